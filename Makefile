@@ -1,0 +1,36 @@
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint format schema docs bench clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check "pip>=25.1"
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[torch,examples]" --group dev
+	touch $@
+
+demo: $(VENV)/.installed ## train a broken digits classifier under whyloss and read its diagnosis
+	$(BIN)/whyloss run examples/dead_relu.py
+
+test: $(VENV)/.installed lint ## lint, types, import contracts, tests
+	$(BIN)/pytest -n 2
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format src tests benchmarks
+
+schema: $(VENV)/.installed ## write docs/schema again from the report's types
+	$(BIN)/python -m whyloss.report.schema > docs/schema/report-1.json
+
+bench: $(VENV)/.installed ## what observing costs, on the four models
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf $(VENV) .whyloss

@@ -1,0 +1,55 @@
+"""The command line: one file a verb, each imported when it is asked for."""
+
+import importlib
+import sys
+
+import click
+
+from whyloss.core.errors import WhylossError
+
+VERBS = ("run", "report", "explain")
+
+
+class Verbs(click.Group):
+    """Loads a verb's file only when it is used or its help is shown, and turns our errors into exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command = getattr(importlib.import_module(f"whyloss.cli.{name}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="whyloss", prog_name="whyloss")
+def cli() -> None:
+    """Finds out why a neural network won't learn.
+
+    \b
+    whyloss run train.py          diagnose a training, script unchanged
+    whyloss report RUN_DIR        the report of a run that is over
+    whyloss explain dead-relu     what a cause means and how it is recognised
+
+    Exit codes: 0 or the script's own; 1 a finding at or above --fail-on; 2 misuse; 3 nothing to judge.
+    """
+
+
+def main() -> None:
+    try:
+        cli(standalone_mode=False)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except WhylossError as error:
+        click.echo(f"whyloss: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(1)

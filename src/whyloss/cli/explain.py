@@ -1,0 +1,72 @@
+"""whyloss explain"""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+
+import click
+
+from whyloss.core.errors import Misuse
+from whyloss.rules import Rule, all_rules, find
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name", required=False)
+@click.option("--all", "everything", is_flag=True, help="List every cause and symptom.")
+def explain(name: str | None, everything: bool) -> None:
+    """Print what a cause means, its thresholds and why, and what its rule says of its own examples."""
+    if everything == (name is not None):
+        msg = "give the name of a cause, or --all: `whyloss explain dead-relu`, `whyloss explain --all`"
+        raise Misuse(msg)
+    lines = catalogue() if name is None else page(find(name))
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def catalogue() -> Iterator[str]:
+    """Every rule in a line, by boundary."""
+    boundary = None
+    for rule in all_rules():
+        if rule.boundary != boundary:
+            yield f"{'' if boundary is None else chr(10)}{rule.boundary}"
+            boundary = rule.boundary
+        yield f"  {rule.name:30} {_summary(rule)}"
+
+
+def page(rule: Rule) -> Iterator[str]:
+    """The rule's page; its examples are run on the spot, and what they give is what is printed."""
+    from whyloss.core.finding import Finding
+    from whyloss.diagnose.diagnose import run_rules
+
+    yield f"# {rule.name}"
+    yield f"{rule.boundary} boundary, {'symptom' if rule.symptom else 'cause'}"
+    yield ""
+    yield inspect.getdoc(rule) or ""
+    if fields(rule):
+        yield "## Thresholds"
+        for f in fields(rule):
+            yield f"- {f.name} = {getattr(rule, f.name):g} {f.metadata['unit']}: {f.metadata['why']}"
+    yield from _relations(rule)
+    yield "## Examples"
+    for example in rule.examples():
+        yield f"- {example.title}"
+        found = [o for o in run_rules(example.run, [rule]) if isinstance(o, Finding)]
+        for finding in found:
+            yield f"    → {finding.severity}: {finding.message}"
+        if not found:
+            yield "    → nothing reported"
+    yield f"## Change\n{rule.change}\n## Verify\n{rule.verify}"
+    if rule.references:
+        yield "## References"
+        yield from (f"- {reference}" for reference in rule.references)
+
+
+def _relations(rule: Rule) -> Iterator[str]:
+    if rule.explains:
+        yield f"## Explains\n{', '.join(rule.explains)}"
+    if rule.explained_by:
+        yield f"## Explained by\n{', '.join(rule.explained_by)}"
+
+
+def _summary(rule: Rule) -> str:
+    return (inspect.getdoc(rule) or "").splitlines()[0]

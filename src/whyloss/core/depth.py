@@ -1,0 +1,78 @@
+"""How the gradient changes from layer to layer: a profile over depth, and its slope."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from whyloss.core.run import Tensor, Trace
+from whyloss.core.series import Floats
+
+LAYERS = ("Linear", "Conv", "LazyLinear", "LazyConv", "Bilinear")  # kinds of module, by how they begin
+FEWEST = 4  # layers: fewer make no slope
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """One figure a layer, in forward order: ln of the gradient's root mean square. NaN where it is 0 or not known.
+
+    `part` is weight or bias. A bias gets the signal that arrives at its layer; a weight gets that times the layer's
+    input, so a signal that shrinks both ways shows in the biases and leaves the weights level.
+    """
+
+    part: str
+    tensors: tuple[Tensor, ...]
+    values: Floats
+
+
+@dataclass(frozen=True)
+class Slope:
+    """From the output to the input: `per_layer` the factor of a layer (median of all pairs, Theil & Sen), `total` the
+    factor from the last layer to the first, `steady` the share of layers that go the same way, `jump` the largest share
+    of the whole way (in logarithms) that one layer makes."""
+
+    per_layer: float
+    total: float
+    steady: float
+    jump: float
+
+
+def layers(trace: Trace, part: str) -> tuple[Tensor, ...]:
+    """The trained weights or biases of affine layers in forward order; in the order of registration where that is not
+    known for each. Layers that run several times in a forward pass are left out: theirs is a sum over depth."""
+    repeated = {m.path for m in trace.modules if len(m.slots) > 1}
+    found = [t for t in trace.trained if t.name.rpartition(".")[2] == part and t.module not in repeated]
+    found = [t for t in found if t.kind.startswith(LAYERS) and (len(t.shape) > 1) == (part == "weight")]
+    known = all(trace.depth(t) >= 0 for t in found)
+    return tuple(sorted(found, key=trace.depth)) if known else tuple(found)
+
+
+def profile(trace: Trace, part: str, updates: int | None = None) -> Profile | None:
+    """Of the median update among the first `updates`; None with fewer than four layers whose gradient is known."""
+    tensors = layers(trace, part)
+    steps, norms = trace.matrix("grad/norm", tensors)
+    norms = norms[: len(steps) if updates is None else updates]
+    if len(tensors) < FEWEST or not len(norms):
+        return None
+    norms = np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)
+    seen = ~np.isnan(norms).all(axis=0)
+    if seen.sum() < FEWEST:
+        return None
+    values = np.full(len(tensors), np.nan)
+    values[seen] = np.log(np.nanmedian(norms[:, seen], axis=0))
+    return Profile(part, tensors, values - 0.5 * np.log([t.size for t in tensors]))
+
+
+def slope(p: Profile) -> Slope:
+    at = np.flatnonzero(~np.isnan(p.values))
+    v = p.values[at]
+    i, j = np.triu_indices(len(v), 1)
+    per = -float(np.median((v[j] - v[i]) / (at[j] - at[i])))
+    steps = -np.diff(v)
+    way = float(v[0] - v[-1])
+    with np.errstate(over="ignore"):
+        return Slope(
+            per_layer=float(np.exp(per)),
+            total=float(np.exp(way)),
+            steady=float(np.mean(np.sign(steps) == np.sign(per))),
+            jump=float(np.max(np.abs(steps)) / abs(way)) if way else np.inf,
+        )

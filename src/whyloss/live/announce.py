@@ -1,0 +1,29 @@
+"""Says what is certain as soon as it is, while the training still runs."""
+
+import os
+
+from whyloss.core.finding import Finding
+from whyloss.core.run import Run
+from whyloss.diagnose.diagnose import run_rules
+from whyloss.diagnose.fold import fold
+
+
+class Announcer:
+    """Remembers what it has said; each certain alarm is said once."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, Finding] = {}
+
+    def look(self, run: Run) -> list[Finding]:
+        """The alarms of this run that are certain, stand at a root and were not said before."""
+        roots, _ = fold([o for o in run_rules(run) if isinstance(o, Finding)])
+        new = [f for f in roots if f.certain and f.severity.alarm and f.name not in self.said]
+        self.said |= {f.name: f for f in new}
+        return new
+
+
+def announcement(finding: Finding) -> str:
+    """One line: severity, name, what, where."""
+    place = finding.place
+    where = f" ({os.path.relpath(place.file)}:{place.line})" if place.file else ""
+    return f"whyloss: {finding.severity} {finding.name}: {finding.message}{where}"

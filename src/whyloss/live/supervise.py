@@ -1,0 +1,163 @@
+"""Runs the user's command as a child process, follows its journal, and reports when it ends.
+
+The child is the very command: its argv, `__main__`, working directory, stdin and stdout are untouched. Only two things
+differ: a folder of ours stands first on PYTHONPATH, and a few WHYLOSS_ variables are set.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from whyloss.core.errors import WhylossError
+from whyloss.core.finding import Severity
+from whyloss.core.run import Run
+from whyloss.journal import read_run
+from whyloss.journal.folder import siblings
+from whyloss.live.announce import Announcer, announcement
+from whyloss.live.status import StatusLine
+
+SITE = Path(__file__).resolve().parent.parent / "observe" / "site"
+PATIENCE = (10.0, 10.0)  # seconds from interrupt to terminate, from terminate to kill
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the command ended and what of it was observed."""
+
+    code: int  # as a shell gives it: 128 + N after signal N
+    how: str  # finished | exception | interrupted | terminated | killed | stopped
+    folders: tuple[Path, ...]
+    beacon: tuple[str, ...]  # what each child process said of how far it came
+
+    @property
+    def reached(self) -> str:
+        """refused: …, torch, python or nothing: the furthest that any process came."""
+        refused = next((line for line in self.beacon if line.startswith("refused")), None)
+        return refused or ("torch" if "torch" in self.beacon else "python" if "python" in self.beacon else "nothing")
+
+
+def supervise(
+    command: Sequence[str], folder: Path, *, every: int, stop_on_error: bool, say: Callable[[str], None]
+) -> Ended:
+    """Runs the command to its end. Ctrl-C reaches it as it would without us; SIGTERM is passed on."""
+    with tempfile.TemporaryDirectory(prefix="whyloss-") as scratch:
+        beacon = Path(scratch) / "beacon"
+        child = subprocess.Popen(command, env=_environment(folder, every, beacon))
+        follower = _Follower(folder, child, stop_on_error, say)
+        with _signals(child) as caught, StatusLine() as status:
+            while child.poll() is None:
+                follower.look(status)
+                _wait(child, follower.pause)
+        follower.look(None)
+        said = tuple(beacon.read_text(encoding="utf-8").split("\n")) if beacon.exists() else ()
+    code = child.returncode
+    how = "stopped" if follower.stopping else _how(code, caught.last)
+    return Ended(128 - code if code < 0 else code, how, tuple(siblings(folder)), said)
+
+
+def _how(code: int, caught: int | None) -> str:
+    if code == -signal.SIGKILL:
+        return "killed"
+    if caught == signal.SIGTERM or code == -signal.SIGTERM:
+        return "terminated"
+    if caught == signal.SIGINT or code == -signal.SIGINT:
+        return "interrupted"
+    return "exception" if code else "finished"
+
+
+def _environment(folder: Path, every: int, beacon: Path) -> dict[str, str]:
+    path = os.environ.get("PYTHONPATH")
+    return os.environ | {
+        "PYTHONPATH": str(SITE) if not path else f"{SITE}{os.pathsep}{path}",
+        "WHYLOSS_FOLDER": str(folder.absolute()),
+        "WHYLOSS_EVERY": str(every),
+        "WHYLOSS_BEACON": str(beacon),
+    }
+
+
+def _wait(child: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+
+
+class _Follower:
+    """Reads the journal while it grows: the status line, announcements, and the end of a training that can't be right."""
+
+    def __init__(self, folder: Path, child: subprocess.Popen[bytes], stop: bool, say: Callable[[str], None]) -> None:
+        self.folder, self.child, self.stop, self.say = folder, child, stop, say
+        self.pause = 0.1
+        self.stopping: float | None = None
+        self._announcer = Announcer()
+        self._size = -1
+
+    def look(self, status: StatusLine | None) -> None:
+        began = time.monotonic()
+        if self.stopping is not None:
+            self._insist()
+        run = self._read()
+        if run is None:
+            return
+        new = self._announcer.look(run)
+        for finding in new:
+            if status is not None:
+                self.say(announcement(finding))
+            if self.stop and finding.severity is Severity.ERROR and self.stopping is None and self.child.poll() is None:
+                self.say(f"whyloss: ending the training (--stop-on error): {finding.name} is certain")
+                self.stopping = time.monotonic()
+                self.child.send_signal(signal.SIGINT)
+        if status is not None:
+            status.show(run, len(self._announcer.said))
+        self.pause = max(0.3, 20 * (time.monotonic() - began))  # at most a twentieth of one core
+
+    def _read(self) -> Run | None:
+        """The run so far, when there is something new."""
+        try:
+            size = sum(f.stat().st_size for f in self.folder.iterdir()) if self.folder.is_dir() else 0
+            if size == self._size or size == 0:
+                return None
+            self._size = size
+            return read_run(self.folder)
+        except (OSError, WhylossError):  # being written, or not there yet
+            return None
+
+    def _insist(self) -> None:
+        assert self.stopping is not None
+        waited = time.monotonic() - self.stopping
+        if waited > sum(PATIENCE):
+            self.child.kill()
+        elif waited > PATIENCE[0]:
+            self.child.terminate()
+
+
+class _signals:
+    """While the child runs: Ctrl-C is the child's, which has it from the terminal; SIGTERM is passed on to it."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self.child = child
+        self.last: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "_signals":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self.last = number
+        # at a terminal the whole foreground group got Ctrl-C; without one, only we did
+        if number != signal.SIGINT or not sys.stdin.isatty():
+            self.child.send_signal(number)

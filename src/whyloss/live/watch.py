@@ -1,0 +1,112 @@
+"""`with whyloss.watch(model, optimizer) as run:` for loops that are not started by `whyloss run`."""
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from whyloss.core.errors import Misuse
+from whyloss.core.report import Report
+from whyloss.journal import default_folder, read_run
+from whyloss.live.announce import Announcer, announcement
+from whyloss.live.finish import conclude
+from whyloss.report import render_text
+
+LOOKS = frozenset((2, 3, 5, 10, 20, 50))  # updates after which the rules look, and every doubling of the last
+
+
+class Watch:
+    """A training under observation. Leaving the `with` block ends it and prints the report to stderr.
+
+    `report` is None until then, and stays None where no step was seen.
+    """
+
+    def __init__(
+        self, models: tuple[Any, ...], optimizers: tuple[Any, ...], folder: Path, every: int, quiet: bool
+    ) -> None:
+        from whyloss.observe import attach
+
+        self.report: Report | None = None
+        self._quiet, self._announcer = quiet, Announcer()
+        self._observation = attach(folder, every=every, models=models, optimizers=optimizers)
+        self._observation.on_update(self._look)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is written; it exists from the first backward pass on."""
+        return self._observation.folder
+
+    def log(self, *, step: int | None = None, **metrics: float) -> None:
+        """Adds figures that whyloss can't see: run.log(loss=…, val_loss=…). `step` defaults to the updates so far.
+
+        Misuse for what is no number: pass loss.item(), not the tensor with its graph.
+        """
+        values = {name: _figure(name, value) for name, value in metrics.items()}
+        self._observation.log(values, step)
+
+    def close(self, how: str = "finished", error: str = "") -> Report | None:
+        """Ends the observation and diagnoses it. The second call returns the same report."""
+        if self.report is None:
+            self._observation.close(how, error)
+            if any(self.folder.glob("events-r*.jsonl")):
+                self.report = conclude(self.folder)
+                self._say(render_text(self.report))
+            else:
+                self._say("whyloss: no backward pass was seen inside the `with` block: nothing to judge")
+        return self.report
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif isinstance(error, KeyboardInterrupt):
+            self.close("interrupted")
+        else:
+            self.close("exception", f"{type(error).__name__}: {error}")
+
+    def _look(self, updates: int) -> None:
+        if updates in LOOKS or (updates >= 100 and updates & (updates - 1) == 0):
+            for finding in self._announcer.look(read_run(self.folder)):
+                self._say(announcement(finding))
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            print(text, file=sys.stderr)  # noqa: T201
+
+
+def watch(
+    model: Any, optimizer: Any = None, *, out: str | Path | None = None, every: int = 10, quiet: bool = False
+) -> Watch:
+    """Observes a training from here on. `model`, `optimizer`: one, or a list or tuple of several.
+
+    `out`: folder of the run (default .whyloss/<time>-<script>), which must not exist yet. `every`: updates between two
+    full observations, after the first 20. `quiet`: print nothing. Raises Misuse for what is no module, no optimizer or
+    a folder in use.
+    """
+    models, optimizers = _all(model), _all(optimizer)
+    if every < 1:
+        msg = f"every={every}: a whole number of updates from 1 on was expected"
+        raise Misuse(msg)
+    folder = Path(out) if out is not None else default_folder(sys.argv[0] if sys.argv and sys.argv[0] else "python")
+    if folder.exists() and any(folder.iterdir()):
+        msg = f"{folder} is not empty: whyloss never overwrites a run; give another folder as out="
+        raise Misuse(msg)
+    return Watch(models, optimizers, folder.absolute(), every, quiet)
+
+
+def _all(given: Any) -> tuple[Any, ...]:
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, list | tuple) else (given,)
+
+
+def _figure(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        msg = f"run.log({name}={type(value).__name__}): a number was expected; pass {name}.item() or a mean"
+        raise Misuse(msg) from error

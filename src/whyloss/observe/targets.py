@@ -1,0 +1,66 @@
+"""What the targets of the loss say of its baseline: label entropy and target variance, pooled over observed steps."""
+
+import torch
+
+from whyloss.observe.graph import LossOp
+from whyloss.observe.rows import Row
+
+MOST_ELEMENTS = 2**20  # of one example; larger targets are pooled as one
+
+
+class Targets:
+    """Pools on the device; nothing is read back until a row is fetched."""
+
+    def __init__(self) -> None:
+        self._counts: torch.Tensor | None = None  # how often each class was seen; for BCE: negative, positive mass
+        self._sums: torch.Tensor | None = None  # [count, Σ, Σ²] of (target − first target), per element of an example
+        self._shift: torch.Tensor | None = None
+        self._value: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def add(self, ops: list[LossOp]) -> None:
+        for op in ops:
+            if op.target is None:
+                continue
+            self._value = op.value() if op.objective.single else None
+            if op.objective.classes and not op.target.is_floating_point():
+                self._count(op.target, op.objective.classes, op.ignore_index)
+            elif op.objective.kind.startswith("binary_cross_entropy"):
+                positive = op.target.double().sum()
+                self._pool_counts(torch.stack([op.target.numel() - positive, positive]))
+            elif op.objective.kind == "mse_loss":
+                self._moments(op.target)
+
+    def _count(self, target: torch.Tensor, classes: int, ignore_index: int) -> None:
+        ids = target.reshape(-1)
+        keep = ((ids != ignore_index) & (ids >= 0) & (ids < classes)).double()
+        counts = torch.zeros(classes, dtype=torch.float64, device=ids.device)
+        self._pool_counts(counts.scatter_add_(0, ids.clamp(0, classes - 1), keep))
+
+    def _pool_counts(self, counts: torch.Tensor) -> None:
+        same = self._counts is not None and self._counts.shape == counts.shape
+        self._counts = self._counts + counts if same and self._counts is not None else counts
+
+    def _moments(self, target: torch.Tensor) -> None:
+        flat = target.double().reshape(target.shape[0] if target.ndim else 1, -1)
+        flat = flat.reshape(-1, 1) if flat.shape[1] > MOST_ELEMENTS else flat
+        if self._shift is None or self._shift.shape != flat[:1].shape:
+            self._shift, self._sums = (
+                flat[:1].clone(),
+                torch.zeros(3, flat.shape[1], dtype=torch.float64, device=flat.device),
+            )
+        assert self._sums is not None
+        away = flat - self._shift
+        self._sums += torch.stack([torch.full_like(away[0], len(away)), away.sum(0), (away * away).sum(0)])
+
+    @torch.no_grad()
+    def put(self, row: Row, columns: dict[str, int]) -> None:
+        if self._value is not None:
+            row.later([columns["objective/value"]], [self._value.reshape(())])
+            self._value = None
+        if self._counts is not None:
+            share = self._counts / self._counts.sum().clamp_min(1)
+            row.later([columns["target/entropy"]], [torch.special.entr(share).sum()])
+        if self._sums is not None:
+            count, total, square = self._sums
+            row.later([columns["target/variance"]], [(square / count - (total / count) ** 2).clamp_min(0).mean()])
