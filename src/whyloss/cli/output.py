@@ -1,34 +1,34 @@
-"""Options and output that verbs share."""
+"""Options and output that verbs share. Nothing here, nor in a verb's file, loads NumPy before it is used."""
 
+import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from whyloss.core.errors import Misuse
-from whyloss.core.finding import Severity
-from whyloss.core.report import Report
-from whyloss.report import render_text, write_json
 
-WORST = {"never": (), "error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WARNING)}
+if TYPE_CHECKING:
+    from whyloss.core.report import Report
+
+WORST = {"never": (), "error": ("error",), "warning": ("error", "warning")}
 
 
 def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True),
         click.option(
-            "-o", "output", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to a file instead."
+            "-o", "output", metavar="FILE", type=click.Path(path_type=Path), help="Write the report to FILE instead."
         ),
         click.option(
             "--fail-on",
             type=click.Choice(list(WORST)),
             default="never",
             show_default=True,
-            help="Exit with 1 for a cause of this severity or worse.",
+            help="Exit with 1, in place of 0, for a cause of this severity or worse.",
         ),
     )
     for option in reversed(options):
@@ -36,31 +36,41 @@ def report_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def emit(report: Report, form: str, output: Path | None, stream: Any) -> None:
-    """The report to a file, or to a stream in the stream's width and colours."""
-    if output is not None:
-        text = write_json(report) if form == "json" else render_text(report)
-        try:
-            output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            msg = f"can't write {output}: {error.strerror}"
-            raise Misuse(msg) from error
+def check_output(output: Path | None) -> None:
+    """Misuse for a file that can't be written, said before a training of hours and not after it."""
+    if output is None:
         return
-    terminal = stream.isatty()
-    if form == "json":
-        stream.write(write_json(report))
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        msg = f"can't write {output}: there is no folder {folder}"
+    elif output.is_dir() or not os.access(output if output.exists() else folder, os.W_OK):
+        msg = f"can't write {output}: {'it is a folder' if output.is_dir() else 'no permission'}"
     else:
-        columns = int(os.environ.get("COLUMNS") or 0) or (shutil.get_terminal_size().columns if terminal else 100)
-        stream.write(
-            render_text(report, width=max(40, min(columns, 120)), color=terminal and "NO_COLOR" not in os.environ)
-        )
-    stream.flush()
+        return
+    raise Misuse(msg)
 
 
-def failed(report: Report, fail_on: str) -> bool:
+def emit(report: "Report", form: str, output: Path | None, stream: TextIO) -> None:
+    """The report to a file, or to a stream in the stream's width and colours."""
+    from whyloss.report import render_for, render_text, short_path, write_json
+
+    if output is None:
+        stream.write(write_json(report) if form == "json" else render_for(report, stream))
+        stream.flush()
+        return
+    try:
+        output.write_text(write_json(report) if form == "json" else render_text(report), encoding="utf-8")
+    except OSError as error:
+        msg = f"can't write {output}: {error.strerror}"
+        raise Misuse(msg) from error
+    stderr(f"whyloss: wrote {short_path(str(output))}")
+
+
+def failed(report: "Report", fail_on: str) -> bool:
     return any(cause.severity in WORST[fail_on] for cause in report.causes)
 
 
 def stderr(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # nobody reads it any more: no reason to leave the training alone
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()

@@ -1,24 +1,43 @@
 """whyloss run"""
 
-import ast
-import importlib.metadata
-import importlib.util
 import os
 import sys
-import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from whyloss.cli.output import emit, failed, report_options, stderr
-from whyloss.core.errors import Misuse
-from whyloss.core.report import Report
-from whyloss.live.supervise import Ended, supervise
+from whyloss.cli.output import check_output, emit, failed, report_options, stderr
+from whyloss.core.errors import Misuse, NothingToJudge
 
-ASIDE = {"help_option_names": ["-h", "--help"], "ignore_unknown_options": False, "allow_interspersed_args": False}
+if TYPE_CHECKING:
+    from whyloss.live.finish import Conclusion
+    from whyloss.live.supervise import Ended
 
 
-@click.command(context_settings=ASIDE)
+class Aside(click.Command):
+    """Takes its own options up to the script, `-m module` or `--`; everything after that belongs to the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = _end_of_options(args)
+        ctx.meta["whyloss.aside"] = args[at : at + 1] == ["--"]
+        if at < len(args) and args[at].startswith("-m"):
+            at += 2 if args[at] == "-m" else 1
+            args = [*args[:at], "--", *args[at:]] if at <= len(args) else args
+        return super().parse_args(ctx, args)
+
+
+def _end_of_options(args: Sequence[str]) -> int:
+    """Where the command begins: at the script, -m or --. All our options but --help take a value."""
+    at = 0
+    while at < len(args) and args[at].startswith("-") and args[at] != "--" and not args[at].startswith("-m"):
+        joined = "=" in args[at] or (args[at][1:2] != "-" and len(args[at]) > 2)
+        at += 1 if joined or args[at] in ("-h", "--help") else 2
+    return at
+
+
+@click.command(cls=Aside, context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run [default: .whyloss/<time>-<script>].")
 @click.option(
     "--every",
@@ -34,7 +53,7 @@ ASIDE = {"help_option_names": ["-h", "--help"], "ignore_unknown_options": False,
     show_default=True,
     help="End the training when a cause that makes it pointless is certain.",
 )
-@click.option("-m", "module", help="Run a module, as python -m does.")
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
 @report_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -53,16 +72,27 @@ def run(
     whyloss run train.py --epochs 3
     whyloss run -m package.train --epochs 3
     whyloss run -- torchrun --nproc-per-node 1 train.py
+
+    Our options stand before the script; what follows it is the script's. stdout stays the script's own: the report
+    goes to stderr, as JSON too where no -o FILE is given. report.json is in the run's folder either way. The exit
+    code is the script's own, unless that is 0: then 1 by --fail-on, 3 where nothing was seen to judge.
     """
-    line, name = _command(module, command)
+    check_output(output)
+    line, name = _command(module, command, aside=click.get_current_context().meta["whyloss.aside"])
+    from whyloss.live.supervise import supervise
+
+    existed = out is not None and out.is_dir()
     folder = _folder(out, name)
-    ended = supervise(line, folder, every=every, stop_on_error=stop_on == "error", say=stderr)
-    reports = _conclude(ended, form, output)
-    _tidy(folder)
-    sys.exit(_exit_code(ended, reports, fail_on))
+    try:
+        ended = supervise(line, folder, every=every, stop_on_error=stop_on == "error", say=stderr)
+        done = _conclude(ended, form, output)
+    finally:
+        if not existed:
+            _tidy(folder)
+    sys.exit(_exit_code(ended, done, fail_on))
 
 
-def _command(module: str | None, command: tuple[str, ...]) -> tuple[list[str], str]:
+def _command(module: str | None, command: tuple[str, ...], *, aside: bool) -> tuple[list[str], str]:
     """The command line of the child, and a name for the run."""
     if module is not None:
         _need_torch()
@@ -70,7 +100,7 @@ def _command(module: str | None, command: tuple[str, ...]) -> tuple[list[str], s
     if not command:
         msg = "nothing to run: whyloss run train.py [arguments], whyloss run -m module, or whyloss run -- command"
         raise Misuse(msg)
-    if "--" in sys.argv and sys.argv[sys.argv.index("--") + 1 :] == list(command):
+    if aside:
         return list(command), _script_in(command)
     _check_script(Path(command[0]))
     _need_torch()
@@ -84,27 +114,54 @@ def _script_in(command: tuple[str, ...]) -> str:
 def _check_script(script: Path) -> None:
     """Misuse for what Python could not run at all."""
     if not script.exists():
-        near = sorted(p.name for p in (script.parent if script.parent.is_dir() else Path()).glob("*.py"))[:5]
-        msg = f"there is no {script}" + (f"; scripts there: {', '.join(near)}" if near else "")
-        raise Misuse(msg)
-    if script.is_dir() or zipfile.is_zipfile(script):
+        raise Misuse(f"there is no {script}{_scripts_near(script)}")
+    if script.is_dir():
+        if not (script / "__main__.py").is_file():
+            msg = f"{script} is a folder without __main__.py: give the script{_scripts_near(script / '_')}"
+            raise Misuse(msg)
         return
+    import zipfile
+
+    if script.suffix != ".pyc" and not zipfile.is_zipfile(script):
+        _check_syntax(script)
+
+
+def _scripts_near(script: Path) -> str:
+    near = sorted(p.name for p in script.parent.glob("*.py"))[:5] if script.parent.is_dir() else []
+    return f"; scripts there: {', '.join(near)}" if near else ""
+
+
+def _check_syntax(script: Path) -> None:
+    import ast
+    import warnings
+
     try:
-        ast.parse(script.read_bytes(), filename=str(script))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the script gives its own when it runs
+            ast.parse(script.read_bytes(), filename=str(script))
     except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else f": {error}"
-        msg = f"{script} is not a Python script{line}. For another command: whyloss run -- command"
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        what = error.msg if isinstance(error, SyntaxError) else error
+        msg = f"{script} is not a Python script{where}: {what}. For another command: whyloss run -- command"
         raise Misuse(msg) from error
     except OSError as error:
         msg = f"can't read {script}: {error.strerror}"
         raise Misuse(msg) from error
+    except (RecursionError, MemoryError):
+        return  # Python itself will say
 
 
 def _need_torch() -> None:
+    import importlib.metadata
+    import importlib.util
+
     from whyloss.core.versions import OLDEST_TORCH, version_of
 
     if importlib.util.find_spec("torch") is None:
-        msg = f"torch is not installed for {sys.executable}: pip install 'whyloss[torch]', or run whyloss from the training's own environment"
+        msg = (
+            f"torch is not installed for {sys.executable}: run whyloss from the training's own environment, or there: "
+            "pip install 'whyloss[torch]'"
+        )
         raise Misuse(msg)
     try:
         found = importlib.metadata.version("torch")
@@ -117,11 +174,14 @@ def _need_torch() -> None:
 
 def _folder(out: Path | None, name: str) -> Path:
     """A folder that can be written to and holds nothing; Misuse else."""
-    from whyloss.journal import default_folder
+    from whyloss.journal.folder import default_folder, make
 
-    folder = (out or default_folder(name)).absolute()
+    if out is None:
+        return make(default_folder(name))
+    folder = out.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        msg = f"{folder} is not an empty folder: whyloss never overwrites a run; give another one with --out"
+        what = "is not empty" if folder.is_dir() else "is a file"
+        msg = f"--out {out} {what}: whyloss never overwrites a run; give a new folder"
         raise Misuse(msg)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,23 +194,39 @@ def _folder(out: Path | None, name: str) -> Path:
     return folder
 
 
-def _conclude(ended: Ended, form: str, output: Path | None) -> list[Report]:
-    from whyloss.live.finish import conclude
+def _conclude(ended: "Ended", form: str, output: Path | None) -> "list[Conclusion]":
+    """The reports, told: one for each process of the command that trained something."""
+    from whyloss.live.finish import conclude, empty
 
-    reports = [conclude(folder, end=ended.how) for folder in ended.folders]
-    reports = [r for r in reports if r.verdict != "nothing-seen"]
-    for report in reports:
-        emit(report, form, output, sys.stderr)
-    if not reports:
+    done = []
+    for folder in ended.folders:
+        try:
+            conclusion = conclude(folder, end=ended.how, error=ended.error)
+        except NothingToJudge as nothing:
+            stderr(f"whyloss: {nothing}")
+            continue
+        except Exception as fault:  # noqa: BLE001 - the script's exit code must not be lost for the sake of a report
+            stderr(f"whyloss: could not make the report of {folder}: {type(fault).__name__}: {fault}")
+            continue
+        if not empty(conclusion.report):
+            done.append(conclusion)
+    for number, conclusion in enumerate(done, 1):
+        file = output.with_stem(f"{output.stem}-{number}") if output is not None and number > 1 else output
+        emit(conclusion.report, form, file, sys.stderr)
+        for note in conclusion.notes:
+            stderr(f"whyloss: {note}")
+    if not done:
         stderr(f"whyloss: {_nothing(ended)}")
-    return reports
+    return done
 
 
-def _nothing(ended: Ended) -> str:
+def _nothing(ended: "Ended") -> str:
     """Why there is nothing to judge, from how far the child's processes came."""
+    from whyloss.live.finish import NO_STEP
+
     reached = ended.reached
     if reached.startswith("refused"):
-        return f"nothing was observed: {reached.partition(': ')[2]}"
+        return _refused(reached.partition(" ")[2])
     if reached == "nothing":
         return (
             "nothing was observed: the command started no Python that reads PYTHONPATH "
@@ -159,13 +235,18 @@ def _nothing(ended: Ended) -> str:
     if reached == "python":
         return f"nothing was observed: the script ended (exit code {ended.code}) without importing torch"
     if ended.folders:
-        return (
-            "backward passes were seen, but no step of a torch.optim optimizer: updates made by hand or by an optimizer "
-            "that is no subclass of torch.optim.Optimizer can't be judged yet"
-        )
+        return NO_STEP
     return (
         f"nothing to judge: the script imported torch and ended (exit code {ended.code}) before its first backward pass"
     )
+
+
+def _refused(reason: str) -> str:
+    """What kept the child from being observed, in its own words: "ModuleNotFoundError: …"."""
+    kind, _, text = reason.partition(": ")
+    if kind == "ModuleNotFoundError":
+        text += ". The Python that ran the script needs whyloss too: install it there with pip"
+    return f"nothing was observed: {text}"
 
 
 def _tidy(folder: Path) -> None:
@@ -176,10 +257,10 @@ def _tidy(folder: Path) -> None:
             folder.parent.rmdir()
 
 
-def _exit_code(ended: Ended, reports: list[Report], fail_on: str) -> int:
+def _exit_code(ended: "Ended", done: "list[Conclusion]", fail_on: str) -> int:
     """The script's own; 1 or 3 only in place of 0."""
     if ended.code:
         return ended.code
-    if not reports:
+    if not done:
         return 3
-    return 1 if any(failed(report, fail_on) for report in reports) else 0
+    return 1 if any(failed(conclusion.report, fail_on) for conclusion in done) else 0

@@ -1,14 +1,20 @@
 """How the gradient changes from layer to layer: a profile over depth, and its slope."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from whyloss.core.run import Tensor, Trace
+from whyloss.core.run import Run, Tensor, Trace
+from whyloss.core.sample import sample_modules, sample_run, sample_tensors
 from whyloss.core.series import Floats
 
 LAYERS = ("Linear", "Conv", "LazyLinear", "LazyConv", "Bilinear")  # kinds of module, by how they begin
 FEWEST = 4  # layers: fewer make no slope
+STEADY = 0.75  # of the layers go the same way: a geometric change does so at nearly every layer
+JUMP = 0.5  # of the whole way: a layer that makes half of it is that layer's own matter, no slope
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +28,7 @@ class Profile:
     part: str
     tensors: tuple[Tensor, ...]
     values: Floats
+    weights: tuple[Tensor, ...]  # of all affine layers, whichever part it is of
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,11 @@ class Slope:
     total: float
     steady: float
     jump: float
+
+    @property
+    def geometric(self) -> bool:
+        """Made by all layers alike, not by one."""
+        return self.steady >= STEADY and self.jump <= JUMP
 
 
 def layers(trace: Trace, part: str) -> tuple[Tensor, ...]:
@@ -59,7 +71,7 @@ def profile(trace: Trace, part: str, updates: int | None = None) -> Profile | No
         return None
     values = np.full(len(tensors), np.nan)
     values[seen] = np.log(np.nanmedian(norms[:, seen], axis=0))
-    return Profile(part, tensors, values - 0.5 * np.log([t.size for t in tensors]))
+    return Profile(part, tensors, values - 0.5 * np.log([t.size for t in tensors]), layers(trace, "weight"))
 
 
 def slope(p: Profile) -> Slope:
@@ -76,3 +88,28 @@ def slope(p: Profile) -> Slope:
             steady=float(np.mean(np.sign(steps) == np.sign(per))),
             jump=float(np.max(np.abs(steps)) / abs(way)) if way else np.inf,
         )
+
+
+def weight_norm(trace: Trace) -> float:
+    """The norm of all that is trained, before update 0; 0.0 where none was seen."""
+    firsts = [s.first for t in trace.trained if (s := trace.signal(f"weight/norm[{t.name}]")) is not None]
+    return float(np.linalg.norm(np.array(firsts))) if firsts else 0.0
+
+
+def sample_deep(
+    biases: ArrayLike,
+    loss: ArrayLike,
+    kind: str = "ReLU",
+    *,
+    weights: float | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> Run:
+    """A made-up run of a deep network: the gradient's root mean square in each layer, from the first to the last."""
+    sizes = np.asarray(biases, dtype=np.float64)
+    widths = (16,) * (len(sizes) + 1)
+    tensors, modules = sample_tensors(widths), sample_modules(widths, kind)
+    signals = {}
+    for t, size in zip(tensors, np.repeat(sizes, 2), strict=True):
+        given = weights if weights is not None and t.name.endswith("weight") else size
+        signals[f"grad/norm[{t.name}]"] = float(given * np.sqrt(t.size))
+    return sample_run(loss=loss, tensors=tensors, modules=modules, signals=signals | dict(more or {}))

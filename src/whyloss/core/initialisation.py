@@ -40,13 +40,9 @@ def looks_default(tensor: Tensor) -> bool | None:
     return any(_uniform(tensor, bound) for bound in _default_bounds(tensor))
 
 
-def untrained(tensors: Iterable[Tensor], *, default: bool = False, share: float = 0.8) -> bool | None:
-    """Whether a group as a whole looks fresh: at least `share` of the values that can be judged; None: none can be.
-
-    `default`: as PyTorch itself gives them.
-    """
-    test = looks_default if default else looks_untrained
-    judged = [(t.size, verdict) for t in tensors if (verdict := test(t)) is not None]
+def untrained(tensors: Iterable[Tensor], *, share: float = 0.8) -> bool | None:
+    """Whether a group as a whole looks fresh: at least `share` of the values that can be judged; None: none can be."""
+    judged = [(t.size, verdict) for t in tensors if (verdict := looks_untrained(t)) is not None]
     total = sum(size for size, _ in judged)
     return sum(size for size, fresh in judged if fresh) >= share * total if total else None
 

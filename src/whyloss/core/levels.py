@@ -71,14 +71,17 @@ def _last(trace: Trace, signal: str, name: str) -> list[Baseline]:
     return [Baseline(series.last, name)] if series is not None and good else []
 
 
-def measures(trace: Trace) -> bool:
-    """Whether a lower loss means a better model. A loss without a known op that takes both signs, as a policy gradient's
-    does, and one with several ops that does, says nothing by its level."""
+def says_nothing(run: Run, trace: Trace) -> str:
+    """Why the level of this loss doesn't say how good the model is; empty where it does."""
     loss = trace.loss
     if loss is None:
-        return False
+        return "needs the loss"
     finite = loss.finite
-    return not (len(finite) and bool(np.any(finite.low < 0)) and bool(np.any(finite.high > 0)))
+    if len(finite) and bool(np.any(finite.low < 0)) and bool(np.any(finite.high > 0)):
+        return "the loss takes both signs, as a policy gradient's does: its level says nothing"
+    if alternates(run, trace):
+        return "another optimizer trains other tensors by another loss: the two may hold each other in balance"
+    return ""
 
 
 def alternates(run: Run, trace: Trace) -> bool:

@@ -27,6 +27,11 @@ def held(run: Run) -> frozenset[int]:
     return frozenset(t.key for trace in run.traces for t in trace.tensors if t.in_optimizer)
 
 
+def beside(tensor: Tensor, tensors: Tensors) -> Tensors:
+    """Those of the same part of the model: the same first name."""
+    return tuple(t for t in tensors if _top(t) == _top(tensor))
+
+
 def stray(tensor: Tensor) -> bool:
     """A tensor that no module in memory has."""
     return not tensor.in_model and not tensor.module
@@ -39,6 +44,14 @@ def without_gradient(trace: Trace, tensors: Tensors, updates: int) -> Tensors:
     seen = _observed(grads)
     always = (none.sum(axis=0) >= updates) & ~(seen & ~none).any(axis=0)
     return _where(tensors, always)
+
+
+def lately_without_gradient(trace: Trace, tensors: Tensors, updates: int) -> Tensors:
+    """Those whose gradient was None at each of the last `updates` updates."""
+    _, grads = trace.matrix("grad/norm", tensors)
+    if len(grads) < updates:
+        return ()
+    return _where(tensors, np.all(absent(grads[-updates:]), axis=0))
 
 
 def with_gradient(trace: Trace, tensors: Tensors, updates: int) -> Tensors:
@@ -61,6 +74,18 @@ def reached_elsewhere(run: Run, trace: Trace) -> frozenset[int]:
     """Keys of the tensors to which another trace saw a gradient come."""
     others = (o for o in run.traces if o is not trace)
     return frozenset(t.key for o in others for t in with_gradient(o, o.tensors, 1))
+
+
+def outside(run: Run, trace: Trace, updates: int) -> Tensors:
+    """Trainable tensors that the loss reaches, that no optimizer holds and that nothing else changes either.
+
+    A leaf that is no module's parameter may be an input that wants its gradient, and is left out.
+    """
+    known = held(run)
+    free = tuple(t for t in trace.tensors if t.trainable and not t.in_optimizer and t.key not in known)
+    reached = with_gradient(trace, tuple(t for t in free if t.kind), updates)
+    parts = {_top(t) for t in moved(trace, reached)}
+    return in_order(trace, tuple(t for t in reached if _top(t) not in parts))
 
 
 def norm_at(trace: Trace, tensors: Tensors, row: int) -> float:
@@ -91,12 +116,18 @@ def depth(trace: Trace, tensor: Tensor) -> int:
     return own if own >= 0 or parent is None or parent.order is None else parent.order
 
 
+def in_order(trace: Trace, tensors: Tensors) -> Tensors:
+    """In the order of the forward pass; those of which it is not known at the end."""
+    return tuple(sorted(tensors, key=lambda t: d if (d := depth(trace, t)) >= 0 else len(trace.modules)))
+
+
 def copies(trace: Trace, tensors: Tensors) -> Tensors:
     """Those that began as an exact copy of a tensor which does get gradients: a target network, an average.
 
     Constant ones (norm layers, zero biases) count only beside a copy that is none by accident.
     """
-    alive = {_print(t) for t in with_gradient(trace, trace.tensors, 1)}
+    keys = {t.key for t in tensors}
+    alive = {_print(t) for t in with_gradient(trace, trace.tensors, 1) if t.key not in keys}
     same = tuple(t for t in tensors if t.std is not None and _print(t) in alive)
     proven = {_top(t) for t in same if t.std}
     return tuple(t for t in same if _top(t) in proven)

@@ -26,6 +26,7 @@ class Tensor:
     group: int = 0  # parameter group, where in_optimizer
     in_model: bool = True  # reachable by model.parameters()
     in_graph: bool | None = None  # reached from the loss through autograd; None: the graph was not walked
+    aliases: tuple[str, ...] = ()  # its other names, where modules share it
     user_code: bool = True  # the class that has the owning module as an attribute stands in the user's files
     # at the first step: of the values as they were before any update
     std: float | None = None
@@ -59,7 +60,7 @@ class Module:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A loss operation that the backward pass started from. `kind` is torch's functional name, cross_entropy and so on."""
+    """A loss operation that the backward pass started from. `kind` is torch's functional name of it."""
 
     kind: str
     classes: int | None = None  # width of the logits, for cross_entropy and nll_loss
@@ -70,7 +71,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Call:
-    """One event of a training step, in order: zero_grad, backward, unscale, clip_norm, clip_value, step, scheduler, …"""
+    """One event of a training step: zero_grad, backward, unscale, clip_norm, clip_value, step or scheduler."""
 
     what: str
     file: str | None = None

@@ -7,6 +7,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def flat(updates: int, level: float = 2.3026, noise: float = 0.002) -> Floats:
 def sample_tensors(widths: Sequence[int] = WIDTHS) -> tuple[Tensor, ...]:
     """Weights and biases of an MLP as PyTorch initialises them: fc1, fc2, …, head."""
     tensors: list[Tensor] = []
-    for i, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
         name = "head" if i == len(widths) - 2 else f"fc{i + 1}"
         bound = fan_in**-0.5
         for part, shape in (("weight", (fan_out, fan_in)), ("bias", (fan_out,))):
@@ -80,7 +81,7 @@ def sample_run(
     pending: Sequence[Any] = (),
     **trace: Any,
 ) -> Run:
-    """A finished run of a three-layer classifier that learns, observed in full at the first 20 updates and each `every`.
+    """A finished run of a three-layer classifier that learns, observed in full at 20 updates and each `every`.
 
     `signals`: name → constant or one value an update (marks of core.series allowed; new names are added).
     `changed`: tensor or module name → fields to replace. `trace`: fields of Trace to replace.
@@ -134,7 +135,7 @@ def _healthy_signals(tensors: Sequence[Tensor], modules: Sequence[Module], loss:
         out[f"weight/norm[{t.name}]"] = np.full(n, weight)
         out[f"update/norm[{t.name}]"] = 2e-3 * weight * wobble
         if len(t.shape) > 1:
-            out[f"rows/spread[{t.name}]"] = np.full(n, 1.3)
+            out[f"rows/spread[{t.name}]"] = 1.29 + 0.01 * wobble  # weights that learn turn
     for slot in (s for m in modules for s in m.slots):
         kind = next(m.kind for m in modules if slot in m.slots)
         for part, value in (("mean", 0.1), ("std", 0.5), ("low", 0.0), ("high", 3.0), ("zeros", 0.5), ("dead", 0.02)):

@@ -31,7 +31,7 @@ def absent(values: Floats) -> NDArray[np.bool_]:
 class Series:
     """Samples that were observed, in step order. A NaN or infinity in `values` came from the training itself.
 
-    Where a long run was thinned, a sample stands for several steps: `values` is their mean, `low` and `high` their range.
+    Where a long run was thinned, a sample is of several steps: `values` their mean, `low` and `high` their range.
     """
 
     steps: Steps

@@ -13,17 +13,21 @@ def explains(cause: Finding, other: Finding) -> bool:
 def fold(findings: list[Finding]) -> tuple[list[Finding], dict[str, str]]:
     """The roots, and for each folded finding's name the root that explains it.
 
-    Where two findings explain each other, the more certain one is the root, then the earlier boundary.
+    Where two findings explain each other, the one that ranks first is the root.
     """
     ordered = sorted(findings, key=rank)
     parent: dict[int, Finding] = {}
     for finding in ordered:
-        above = [c for c in ordered if explains(c, finding) and not _under(c, finding, parent)]
+        above = [c for c in ordered if _over(c, finding) and not _under(c, finding, parent)]
         if above:
             parent[id(finding)] = above[0]
     roots = [f for f in ordered if id(f) not in parent]
     folded = {f.name: _root(f, parent).name for f in ordered if id(f) in parent}
     return roots, folded
+
+
+def _over(cause: Finding, other: Finding) -> bool:
+    return explains(cause, other) and not (explains(other, cause) and rank(other) <= rank(cause))
 
 
 def rank(finding: Finding) -> tuple[int, bool, bool, int, int]:

@@ -2,6 +2,6 @@
 
 from whyloss.journal.folder import claim, default_folder
 from whyloss.journal.reader import read_run
-from whyloss.journal.writer import Journal
+from whyloss.journal.writer import Journal, add_end
 
-__all__ = ["Journal", "claim", "default_folder", "read_run"]
+__all__ = ["Journal", "add_end", "claim", "default_folder", "read_run"]

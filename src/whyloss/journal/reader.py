@@ -1,96 +1,97 @@
 """Reads the folder of a run into a Run, whatever state it was left in."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from whyloss.core.errors import NothingToJudge
-from whyloss.core.finding import Place
-from whyloss.core.run import Call, Facts, Module, Objective, Pending, Run, Table, Tensor, Trace
+from whyloss.core.run import Facts, Module, Pending, Run, Table, Trace
 from whyloss.core.series import NOT_OBSERVED, Series
-from whyloss.journal.folder import events_name
+from whyloss.journal.events import (
+    Built,
+    Described,
+    Detached,
+    End,
+    Limit,
+    LossOp,
+    Metrics,
+    Order,
+    SkippedUpdate,
+    Start,
+    Waiting,
+    of,
+    read_events,
+)
+from whyloss.journal.folder import events_name, ranks
 from whyloss.journal.rows import read_table
 
-Event = dict[str, Any]
+Events = Sequence[object]
 
 
-def read_run(folder: Path, rank: int = 0) -> Run:
-    """The run in a folder. NothingToJudge where there is no journal, or none that can be read."""
+def read_run(folder: str | Path, rank: int | None = None) -> Run:
+    """The run in a folder, as the process of that rank saw it (default: the lowest there is).
+
+    NothingToJudge where there is no journal, or none that can be read.
+    """
+    folder = Path(folder)
+    rank = next(iter(ranks(folder)), 0) if rank is None else rank
     path = folder / events_name(rank)
     if not path.is_file():
         msg = f"{folder} holds no whyloss run ({path.name} is missing): give the folder that `whyloss run` printed"
         raise NothingToJudge(msg)
-    events = list(_events(path))
-    by_kind: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        by_kind[event["event"]].append(event)
-    indices = sorted({e["trace"] for e in by_kind["trace"]})
-    traces = tuple(_trace(folder, rank, index, by_kind) for index in indices)
+    events = read_events(path)
+    described = of(events, Described)
+    indices = sorted({d.trace for d in described})
+    traces = tuple(_trace(folder, rank, [d for d in described if d.trace == i], events) for i in indices)
     return Run(
         traces=tuple(t for t in traces if t.updates),
-        pending=tuple(_pending(e) for e in by_kind["pending"]),
-        skipped_updates=tuple((e["trace"], e["step"]) for e in by_kind["skipped"]),
-        metrics=_metrics(by_kind["metrics"]),
-        facts=_facts(by_kind, traces),
+        pending=tuple(_pending(w) for w in of(events, Waiting)),
+        skipped_updates=tuple((s.trace, s.step) for s in of(events, SkippedUpdate)),
+        metrics=_metrics(folder, rank, events),
+        facts=_facts(events, traces),
     )
 
 
-def _events(path: Path) -> Iterator[Event]:
-    """The complete lines; a torn last line, or one that is no event, is passed over."""
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            event = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            continue
-        if isinstance(event, dict) and isinstance(event.get("event"), str):
-            yield event
-
-
-def _trace(folder: Path, rank: int, index: int, by_kind: dict[str, list[Event]]) -> Trace:
-    described = [e for e in by_kind["trace"] if e["trace"] == index]
+def _trace(folder: Path, rank: int, described: list[Described], events: Events) -> Trace:
     last = described[-1]
-    segments = sorted({e["segment"] for e in described})
-    tables = {
-        name: _joined([folder / f"{name}-o{index}-s{segment}-r{rank}.rows" for segment in segments])
+    segments = sorted({d.segment for d in described})
+    updates, samples = (
+        _joined([read_table(folder / f"{name}-o{last.trace}-s{segment}-r{rank}.rows") for segment in segments])
         for name in ("updates", "samples")
-    }
+    )
     return Trace(
-        index=index,
-        optimizer=last["optimizer"],
-        place=msgspec.convert(last["place"], Place),
-        step_place=msgspec.convert(last["step_place"], Place),
-        settings=last["settings"],
-        groups=last["groups"],
-        model=last["model"],
-        tensors=msgspec.convert(last["tensors"], tuple[Tensor, ...]),
+        index=last.trace,
+        optimizer=last.optimizer,
+        place=last.place,
+        step_place=last.step_place,
+        settings=last.settings,
+        groups=last.groups,
+        model=last.model,
+        tensors=last.tensors,
         modules=_modules(described),
-        objectives=tuple(
-            msgspec.convert(e["objective"], Objective) for e in by_kind["objective"] if e["trace"] == index
-        ),
-        orders=tuple(msgspec.convert(e["sequence"], tuple[Call, ...]) for e in by_kind["order"] if e["trace"] == index),
-        every=tables["updates"],
-        sampled=tables["samples"],
+        objectives=tuple(e.objective for e in of(events, LossOp) if e.trace == last.trace),
+        orders=tuple(e.sequence for e in of(events, Order) if e.trace == last.trace),
+        skips=last.skips,
+        every=updates,
+        sampled=samples,
     )
 
 
-def _modules(described: list[Event]) -> tuple[Module, ...]:
+def _modules(described: list[Described]) -> tuple[Module, ...]:
     """The last description of each module; that it ran once is never forgotten."""
     modules: dict[str, Module] = {}
     for event in described:
-        for module in msgspec.convert(event["modules"], tuple[Module, ...]):
+        for module in event.modules:
             before = modules.get(module.path)
             modules[module.path] = before if before and before.order is not None and module.order is None else module
     return tuple(modules.values())
 
 
-def _joined(paths: list[Path]) -> Table:
+def _joined(tables: list[Table]) -> Table:
     """One table of several segments; what a segment had no column for was not observed."""
-    tables = [read_table(path) for path in paths if path.is_file()]
     tables = [t for t in tables if len(t.steps)]
     if len(tables) < 2:
         return tables[0] if tables else Table.empty()
@@ -101,56 +102,63 @@ def _joined(paths: list[Path]) -> Table:
         at = [columns[name] for name in table.columns]
         for part, blocks in parts.items():
             block = np.full((len(table.steps), len(names)), NOT_OBSERVED)
-            block[:, at] = getattr(table, part)
+            block[:, at] = getattr(table, part)[:, list(table.columns.values())]
             blocks.append(block)
     steps = np.concatenate([t.steps for t in tables])
-    return Table(steps, columns, *(np.concatenate(parts[p]) for p in ("values", "low", "high")))
+    order = np.argsort(steps, kind="stable")
+    return Table(steps[order], columns, *(np.concatenate(parts[p])[order] for p in ("values", "low", "high")))
 
 
-def _pending(event: Event) -> Pending:
-    return Pending(
-        backwards=event["backwards"],
-        loss=float(event["loss"]),
-        weights_changed=event["weights_changed"],
-        place=msgspec.convert(event["place"], Place),
-    )
+def _pending(event: Waiting) -> Pending:
+    return Pending(backwards=event.backwards, loss=event.loss, weights_changed=event.weights_changed, place=event.place)
 
 
-def _metrics(events: list[Event]) -> dict[str, Series]:
-    samples: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for event in events:
-        for name, value in event["values"].items():
-            samples[name].append((event["step"], float(value)))
-    return {name: Series.of([v for _, v in s], [at for at, _ in s]) for name, s in samples.items()}
+def _metrics(folder: Path, rank: int, events: Events) -> dict[str, Series]:
+    numbers = {name: number for event in of(events, Metrics) for name, number in event.tables.items()}
+    tables = {name: read_table(folder / f"metric{number}-r{rank}.rows") for name, number in numbers.items()}
+    return {n: Series(t.steps, t.values[:, 0], t.low[:, 0], t.high[:, 0]) for n, t in tables.items() if t.values.size}
 
 
-def _facts(by_kind: dict[str, list[Event]], traces: tuple[Trace, ...]) -> Facts:
-    start = by_kind["start"][-1] if by_kind["start"] else {}
-    end = by_kind["end"][-1] if by_kind["end"] else {}
-    detached = by_kind["detached"][-1] if by_kind["detached"] else {}
-    seconds, observer = _time(traces)
+def _facts(events: Events, traces: tuple[Trace, ...]) -> Facts:
+    start = next(iter(of(events, Start)[-1:]), Start())
+    described = of(events, Described)
+    detached = of(events, Detached)
     first = next((t for trace in traces for t in trace.tensors if t.in_optimizer), None)
+    how, error = _end(events)
+    seconds, observer = _time(events, traces)
     return Facts(
-        script=start.get("script", ""),
-        arguments=tuple(start.get("arguments", ())),
-        torch=start.get("torch", ""),
-        python=start.get("python", ""),
-        device=by_kind["trace"][-1].get("device", "") if by_kind["trace"] else "",
+        script=start.script,
+        arguments=start.arguments,
+        torch=start.torch,
+        python=start.python,
+        device=described[-1].device if described else "",
         dtype=first.dtype if first else "",
-        seeds=tuple(start.get("seeds", ())),
-        optimizers_built=tuple(msgspec.convert(e["place"], Place) for e in by_kind["built"]),
-        end=end.get("how", "running"),
-        error=end.get("error", ""),
-        detached=detached.get("reason", ""),
-        seconds=float(end.get("seconds", seconds)),
-        observer_seconds=float(end.get("observer_seconds", observer)),
-        limits=tuple(e["reason"] for e in by_kind["limit"]),
+        seeds=start.seeds,
+        optimizers_built=tuple(b.place for b in of(events, Built)),
+        end=how,
+        error=error,
+        detached=detached[-1].reason if detached else "",
+        seconds=seconds,
+        observer_seconds=observer,
+        limits=tuple(e.reason for e in of(events, Limit)),
     )
 
 
-def _time(traces: tuple[Trace, ...]) -> tuple[float, float]:
-    """Seconds to the last row, and in the observer, where the end was never written."""
+def _end(events: Events) -> tuple[str, str]:
+    ends = of(events, End)
+    return (ends[-1].how, ends[-1].error) if ends else ("running", "")
+
+
+def _time(events: Events, traces: tuple[Trace, ...]) -> tuple[float, float]:
+    """Seconds in all and in the observer, as the process wrote them; where it could not, up to its last row."""
+    ends = [e for e in of(events, End) if e.seconds is not None and e.observer_seconds is not None]
+    if ends:
+        return _finite(ends[-1].seconds), _finite(ends[-1].observer_seconds)
     last = [s for t in traces if (s := t.signal("seconds")) is not None]
     inside = [s for t in traces if (s := t.signal("observer/seconds")) is not None]
     total = sum(float(np.sum(s.values * np.diff(s.steps, append=s.steps[-1] + 1))) for s in inside)
-    return max((s.last for s in last), default=0.0), total if math.isfinite(total) else 0.0
+    return _finite(max((s.last for s in last), default=0.0)), _finite(total)
+
+
+def _finite(value: float | None) -> float:
+    return value if value is not None and math.isfinite(value) else 0.0

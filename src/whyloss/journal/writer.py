@@ -1,15 +1,19 @@
 """Writes a run as it happens. Every line and row is one write: a killed process loses nothing that was complete."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from whyloss.core.plain import speakable
 from whyloss.core.series import Floats
-from whyloss.journal.folder import claim, events_name
-from whyloss.journal.rows import RowWriter, _write
+from whyloss.journal.folder import claim, events_name, ranks
+from whyloss.journal.rows import RowWriter, write_whole
+
+MOST_METRICS = 256  # names given to run.log(): each is a file
 
 
 class Journal:
@@ -19,17 +23,43 @@ class Journal:
         self.folder, self.rank = claim(folder, rank), rank
         self._events = os.open(self.folder / events_name(rank), os.O_WRONLY | os.O_APPEND)
         self._tables: dict[str, RowWriter] = {}
+        self._metrics: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        self._full = False
 
     def event(self, kind: str, **data: Any) -> None:
         """One line: {"event": kind, …}. NaN and infinities are written as strings, since JSON has none."""
-        _write(self._events, msgspec.json.encode({"event": kind} | _speakable(data)) + b"\n")
+        if kind == "metrics":
+            self.metrics(**data)
+            return
+        write_whole(self._events, line(kind, **data))
 
     def table(self, name: str, columns: Sequence[str]) -> None:
         """Opens a table of this process: <name>-r<rank>.rows."""
-        self._tables[name] = RowWriter(self.folder / f"{name}-r{self.rank}.rows", list(columns))
+        columns = list(speakable(list(columns)))
+        self._tables[name] = RowWriter(self.folder / f"{name}-r{self.rank}.rows", columns)
 
     def row(self, table: str, step: int, values: Floats) -> None:
         self._tables[table].append(step, values)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """A row in the table of each name. A step that lies behind the last one of its name counts as that one."""
+        new = [name for name in values if name not in self._metrics]
+        room = MOST_METRICS - len(self._metrics)
+        self._open_metrics(new[:room])
+        if len(new) > room and not self._full:
+            self._full = True
+            self.event("limit", reason=f"run.log() was given more than {MOST_METRICS} names: the rest is left out")
+        for name in values.keys() & self._metrics.keys():
+            self._last[name] = max(step, self._last.get(name, 0))
+            self.row(f"metric{self._metrics[name]}", self._last[name], np.array([float(values[name])]))
+
+    def _open_metrics(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._metrics[name] = len(self._metrics)
+            self.table(f"metric{self._metrics[name]}", [name])
+        if names:
+            write_whole(self._events, line("metrics", tables={name: self._metrics[name] for name in names}))
 
     def close(self) -> None:
         for table in self._tables.values():
@@ -38,11 +68,14 @@ class Journal:
         self._tables = {}
 
 
-def _speakable(value: Any) -> Any:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    if isinstance(value, dict):
-        return {k: _speakable(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_speakable(v) for v in value]
-    return value
+def line(kind: str, **data: Any) -> bytes:
+    return msgspec.json.encode(speakable({"event": kind} | data)) + b"\n"
+
+
+def add_end(folder: Path, how: str, error: str = "") -> None:
+    """Notes how a run ended whose process could not do so itself. Raises OSError."""
+    file = os.open(folder / events_name(ranks(folder)[0]), os.O_WRONLY | os.O_APPEND)
+    try:
+        write_whole(file, b"\n" + line("end", how=how, error=error))  # the last line may be torn
+    finally:
+        os.close(file)

@@ -1,11 +1,10 @@
 """Says what is certain as soon as it is, while the training still runs."""
 
-import os
-
 from whyloss.core.finding import Finding
 from whyloss.core.run import Run
 from whyloss.diagnose.diagnose import run_rules
 from whyloss.diagnose.fold import fold
+from whyloss.report import clean, short_path
 
 
 class Announcer:
@@ -25,5 +24,5 @@ class Announcer:
 def announcement(finding: Finding) -> str:
     """One line: severity, name, what, where."""
     place = finding.place
-    where = f" ({os.path.relpath(place.file)}:{place.line})" if place.file else ""
-    return f"whyloss: {finding.severity} {finding.name}: {finding.message}{where}"
+    where = f" ({short_path(place.file)}:{place.line})" if place.file else ""
+    return clean(f"whyloss: {finding.severity} {finding.name}: {finding.message}{where}").replace("\n", " ")

@@ -1,42 +1,57 @@
-"""One line about the running training, kept on the last row of a terminal; nothing at all where stderr is no terminal."""
+"""One line about the running training, kept on the last row of a terminal; nothing where stderr is no terminal."""
 
+import contextlib
 import math
 import os
-import shutil
 import sys
 from typing import Self
 
 from whyloss.core.run import Run
+from whyloss.report import clean
+
+FEWEST_ROWS = 4  # of a terminal that gives one of them away
 
 
 class StatusLine:
     """Reserves the last row while it is used as a context manager; the script's own output scrolls above it."""
 
     def __init__(self) -> None:
-        self.active = sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb")
+        self.active = sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
         self._rows = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.active and self._rows:
-            self._write(f"\x1b7\x1b[1;{self._rows}r\x1b[{self._rows};1H\x1b[K\x1b8")
+        if self._rows:
+            self._write(f"\x1b7\x1b[r\x1b[{self._rows};1H\x1b[K\x1b8")
 
     def show(self, run: Run, findings: int) -> None:
         if not self.active:
             return
-        size = shutil.get_terminal_size()
-        if size.lines != self._rows:
-            self._rows = size.lines
+        columns, rows = _size()
+        if rows < FEWEST_ROWS:
+            return
+        if rows != self._rows:
+            self._rows = rows
             # a newline first, so that the cursor is not on the row that is taken away
-            self._write(f"\n\x1b7\x1b[1;{size.lines - 1}r\x1b8\x1b[1A")
-        text = describe(run, findings)[: size.columns - 1]
-        self._write(f"\x1b7\x1b[{size.lines};1H\x1b[K\x1b[2m{text}\x1b[22m\x1b8")
+            self._write(f"\n\x1b7\x1b[1;{rows - 1}r\x1b8\x1b[1A")
+        text = describe(run, findings)[: columns - 1]
+        self._write(f"\x1b7\x1b[{rows};1H\x1b[K\x1b[2m{text}\x1b[22m\x1b8")
 
     def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # the terminal is gone: the training is not
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def _size() -> tuple[int, int]:
+    """Columns and rows of the terminal behind stderr, which need not be that of stdout."""
+    try:
+        size = os.get_terminal_size(sys.stderr.fileno())
+    except OSError:
+        return 0, 0
+    return size.columns, size.lines
 
 
 def describe(run: Run, findings: int) -> str:
@@ -56,4 +71,4 @@ def describe(run: Run, findings: int) -> str:
     if rate is not None:
         parts.append(f"lr {rate.last:.3g}")
     parts.append(f"{findings} finding{'s' if findings != 1 else ''}")
-    return "  ".join(p for p in parts if p)
+    return clean("  ".join(p for p in parts if p))

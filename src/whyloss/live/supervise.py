@@ -7,20 +7,19 @@ differ: a folder of ours stands first on PYTHONPATH, and a few WHYLOSS_ variable
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
-from whyloss.core.errors import WhylossError
-from whyloss.core.finding import Severity
+from whyloss.core.errors import Misuse, WhylossError
+from whyloss.core.finding import Finding, Severity
 from whyloss.core.run import Run
 from whyloss.journal import read_run
-from whyloss.journal.folder import siblings
+from whyloss.journal.folder import siblings, taken
 from whyloss.live.announce import Announcer, announcement
 from whyloss.live.status import StatusLine
 
@@ -34,6 +33,7 @@ class Ended:
 
     code: int  # as a shell gives it: 128 + N after signal N
     how: str  # finished | exception | interrupted | terminated | killed | stopped
+    error: str  # the exit code or the signal, where the run itself had no time to say more
     folders: tuple[Path, ...]
     beacon: tuple[str, ...]  # what each child process said of how far it came
 
@@ -47,30 +47,51 @@ class Ended:
 def supervise(
     command: Sequence[str], folder: Path, *, every: int, stop_on_error: bool, say: Callable[[str], None]
 ) -> Ended:
-    """Runs the command to its end. Ctrl-C reaches it as it would without us; SIGTERM is passed on."""
-    with tempfile.TemporaryDirectory(prefix="whyloss-") as scratch:
+    """Runs the command to its end. Ctrl-C reaches it as it would without us; SIGTERM and SIGHUP are passed on.
+
+    Misuse where there is no such command.
+    """
+    older = taken(folder)
+    with tempfile.TemporaryDirectory(prefix="whyloss-", ignore_cleanup_errors=True) as scratch:
         beacon = Path(scratch) / "beacon"
-        child = subprocess.Popen(command, env=_environment(folder, every, beacon))
-        follower = _Follower(folder, child, stop_on_error, say)
-        with _signals(child) as caught, StatusLine() as status:
+        with _Signals() as caught, StatusLine() as status:
+            child = caught.child = _start(command, _environment(folder, every, beacon))
+            follower = _Follower(folder, child, stop_on_error, say)
             while child.poll() is None:
                 follower.look(status)
                 _wait(child, follower.pause)
-        follower.look(None)
         said = tuple(beacon.read_text(encoding="utf-8").split("\n")) if beacon.exists() else ()
     code = child.returncode
-    how = "stopped" if follower.stopping else _how(code, caught.last)
-    return Ended(128 - code if code < 0 else code, how, tuple(siblings(folder)), said)
+    how = "stopped" if follower.stopping is not None else _how(code, caught.last)
+    found = tuple(siblings(folder, older))
+    return Ended(128 - code if code < 0 else code, how, _error(code), found, said)
+
+
+def _start(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(command, env=environment)
+    except OSError as error:
+        msg = f"can't start {command[0]}: {error.strerror}"
+        raise Misuse(msg) from error
 
 
 def _how(code: int, caught: int | None) -> str:
     if code == -signal.SIGKILL:
         return "killed"
-    if caught == signal.SIGTERM or code == -signal.SIGTERM:
+    if caught in (signal.SIGTERM, signal.SIGHUP) or code in (-signal.SIGTERM, -signal.SIGHUP):
         return "terminated"
     if caught == signal.SIGINT or code == -signal.SIGINT:
         return "interrupted"
     return "exception" if code else "finished"
+
+
+def _error(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}" if code else ""
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
 
 
 def _environment(folder: Path, every: int, beacon: Path) -> dict[str, str]:
@@ -83,7 +104,7 @@ def _environment(folder: Path, every: int, beacon: Path) -> dict[str, str]:
     }
 
 
-def _wait(child: subprocess.Popen[bytes], seconds: float) -> None:
+def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
     try:
         child.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -91,33 +112,40 @@ def _wait(child: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 class _Follower:
-    """Reads the journal while it grows: the status line, announcements, and the end of a training that can't be right."""
+    """Reads the journal while it grows: the status line, announcements, and the end of a hopeless training."""
 
-    def __init__(self, folder: Path, child: subprocess.Popen[bytes], stop: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, child: "subprocess.Popen[bytes]", stop: bool, say: Callable[[str], None]) -> None:
         self.folder, self.child, self.stop, self.say = folder, child, stop, say
         self.pause = 0.1
         self.stopping: float | None = None
         self._announcer = Announcer()
         self._size = -1
+        self._blind = False
 
-    def look(self, status: StatusLine | None) -> None:
+    def look(self, status: StatusLine) -> None:
         began = time.monotonic()
         if self.stopping is not None:
             self._insist()
-        run = self._read()
-        if run is None:
-            return
-        new = self._announcer.look(run)
-        for finding in new:
-            if status is not None:
-                self.say(announcement(finding))
-            if self.stop and finding.severity is Severity.ERROR and self.stopping is None and self.child.poll() is None:
-                self.say(f"whyloss: ending the training (--stop-on error): {finding.name} is certain")
-                self.stopping = time.monotonic()
-                self.child.send_signal(signal.SIGINT)
-        if status is not None:
+        try:
+            run = None if self._blind else self._read()
+            if run is None:
+                return
+            for finding in self._announcer.look(run):
+                self._tell(finding)
             status.show(run, len(self._announcer.said))
+        except Exception as error:  # noqa: BLE001 - the child must not lose its parent, whatever is wrong with us
+            self._blind = True
+            self.say(
+                f"whyloss: can't follow the training ({type(error).__name__}: {error}); the report comes at the end"
+            )
         self.pause = max(0.3, 20 * (time.monotonic() - began))  # at most a twentieth of one core
+
+    def _tell(self, finding: Finding) -> None:
+        self.say(announcement(finding))
+        if self.stop and finding.severity is Severity.ERROR and self.stopping is None and self.child.poll() is None:
+            self.say(f"whyloss: ending the training (--stop-on error): {finding.name} is certain")
+            self.stopping = time.monotonic()
+            self.child.send_signal(signal.SIGINT)
 
     def _read(self) -> Run | None:
         """The run so far, when there is something new."""
@@ -139,17 +167,31 @@ class _Follower:
             self.child.terminate()
 
 
-class _signals:
-    """While the child runs: Ctrl-C is the child's, which has it from the terminal; SIGTERM is passed on to it."""
+class _Signals:
+    """While the child runs: Ctrl-C is the child's, which has it from the terminal; SIGTERM and SIGHUP are passed on.
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self.child = child
+    What is ignored (nohup, a job in the background) stays ignored.
+    """
+
+    def __init__(self) -> None:
         self.last: int | None = None
+        self._child: subprocess.Popen[bytes] | None = None
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "_signals":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._caught)
+    @property
+    def child(self) -> "subprocess.Popen[bytes] | None":
+        return self._child
+
+    @child.setter
+    def child(self, child: "subprocess.Popen[bytes]") -> None:
+        self._child = child
+        if self.last is not None:  # it came before the child did
+            child.send_signal(self.last)
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._caught)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -158,6 +200,20 @@ class _signals:
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self.last = number
-        # at a terminal the whole foreground group got Ctrl-C; without one, only we did
-        if number != signal.SIGINT or not sys.stdin.isatty():
-            self.child.send_signal(number)
+        # at a terminal the whole foreground group got Ctrl-C; elsewhere, only we may have
+        if self._child is not None and (number != signal.SIGINT or not _in_foreground()):
+            self._child.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    """Whether our process group is the one that the controlling terminal sends Ctrl-C to."""
+    try:
+        terminal = os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

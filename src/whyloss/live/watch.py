@@ -1,16 +1,18 @@
 """`with whyloss.watch(model, optimizer) as run:` for loops that are not started by `whyloss run`."""
 
+import contextlib
 import sys
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from whyloss.core.errors import Misuse
+from whyloss.core.errors import Misuse, NothingToJudge
 from whyloss.core.report import Report
 from whyloss.journal import default_folder, read_run
 from whyloss.live.announce import Announcer, announcement
-from whyloss.live.finish import conclude
-from whyloss.report import render_text
+from whyloss.live.finish import NO_STEP, conclude, empty
+from whyloss.report import render_for
 
 LOOKS = frozenset((2, 3, 5, 10, 20, 50))  # updates after which the rules look, and every doubling of the last
 
@@ -24,36 +26,56 @@ class Watch:
     def __init__(
         self, models: tuple[Any, ...], optimizers: tuple[Any, ...], folder: Path, every: int, quiet: bool
     ) -> None:
-        from whyloss.observe import attach
-
         self.report: Report | None = None
-        self._quiet, self._announcer = quiet, Announcer()
-        self._observation = attach(folder, every=every, models=models, optimizers=optimizers)
+        self._quiet, self._announcer, self._closed = quiet, Announcer(), False
+        self._observation = _attach()(folder, every=every, models=models, optimizers=optimizers)
         self._observation.on_update(self._look)
 
     @property
     def folder(self) -> Path:
         """Where the run is written; it exists from the first backward pass on."""
-        return self._observation.folder
+        folder: Path = self._observation.folder
+        return folder
 
     def log(self, *, step: int | None = None, **metrics: float) -> None:
         """Adds figures that whyloss can't see: run.log(loss=…, val_loss=…). `step` defaults to the updates so far.
 
         Misuse for what is no number: pass loss.item(), not the tensor with its graph.
         """
+        if step is not None and (not isinstance(step, int) or step < 0):
+            msg = f"run.log(step={step!r}): a whole number from 0 on was expected"
+            raise Misuse(msg)
         values = {name: _figure(name, value) for name, value in metrics.items()}
         self._observation.log(values, step)
 
     def close(self, how: str = "finished", error: str = "") -> Report | None:
-        """Ends the observation and diagnoses it. The second call returns the same report."""
-        if self.report is None:
-            self._observation.close(how, error)
-            if any(self.folder.glob("events-r*.jsonl")):
-                self.report = conclude(self.folder)
-                self._say(render_text(self.report))
-            else:
-                self._say("whyloss: no backward pass was seen inside the `with` block: nothing to judge")
+        """Ends the observation and diagnoses it. The second call returns the same report.
+
+        Raises nothing: the training's own result or exception must not be lost for the sake of a report.
+        """
+        if self._closed:
+            return self.report
+        self._closed = True
+        self._observation.close(how, error)
+        try:
+            self.report = self._conclude()
+        except NothingToJudge as nothing:
+            self._say(f"whyloss: {nothing}")
+        except Exception as fault:  # noqa: BLE001 - see above
+            self._say(f"whyloss: could not make the report: {type(fault).__name__}: {fault}")
         return self.report
+
+    def _conclude(self) -> Report:
+        if not any(self.folder.glob("events-r*.jsonl")):
+            msg = "no backward pass was seen inside the `with` block: nothing to judge"
+            raise NothingToJudge(msg)
+        conclusion = conclude(self.folder)
+        if empty(conclusion.report):
+            raise NothingToJudge(NO_STEP)
+        self._say(render_for(conclusion.report, sys.stderr))
+        for note in conclusion.notes:
+            self._say(f"whyloss: {note}")
+        return conclusion.report
 
     def __enter__(self) -> Self:
         return self
@@ -75,7 +97,8 @@ class Watch:
 
     def _say(self, text: str) -> None:
         if not self._quiet:
-            print(text, file=sys.stderr)  # noqa: T201
+            with contextlib.suppress(OSError):
+                print(text, file=sys.stderr)  # noqa: T201
 
 
 def watch(
@@ -88,14 +111,25 @@ def watch(
     a folder in use.
     """
     models, optimizers = _all(model), _all(optimizer)
-    if every < 1:
-        msg = f"every={every}: a whole number of updates from 1 on was expected"
+    if not isinstance(every, int) or every < 1:
+        msg = f"every={every!r}: a whole number of updates from 1 on was expected"
         raise Misuse(msg)
     folder = Path(out) if out is not None else default_folder(sys.argv[0] if sys.argv and sys.argv[0] else "python")
-    if folder.exists() and any(folder.iterdir()):
-        msg = f"{folder} is not empty: whyloss never overwrites a run; give another folder as out="
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        msg = f"{folder} is {'in use' if folder.is_dir() else 'a file'}: whyloss never overwrites; give another out="
         raise Misuse(msg)
     return Watch(models, optimizers, folder.absolute(), every, quiet)
+
+
+def _attach() -> Any:
+    try:
+        from whyloss.observe import attach
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        msg = "torch is not installed in this environment: pip install 'whyloss[torch]'"
+        raise Misuse(msg) from error
+    return attach
 
 
 def _all(given: Any) -> tuple[Any, ...]:
@@ -105,8 +139,7 @@ def _all(given: Any) -> tuple[Any, ...]:
 
 
 def _figure(name: str, value: Any) -> float:
-    try:
+    if isinstance(value, Real):  # NumPy's scalars are; tensors, arrays and text are not
         return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        msg = f"run.log({name}={type(value).__name__}): a number was expected; pass {name}.item() or a mean"
-        raise Misuse(msg) from error
+    msg = f"run.log({name}=…) was given a {type(value).__name__}, a number was expected: pass {name}.item(), or a mean"
+    raise Misuse(msg)

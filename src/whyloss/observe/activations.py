@@ -4,10 +4,10 @@ Hooks are on the modules only while a step is observed. They copy and compare on
 no random number, and do nothing inside a compiled region.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -37,14 +37,21 @@ CHANNELS_FIRST = (
 PARTS = ("mean", "std", "low", "high", "zeros", "dead", "window", "exact")
 
 
+class Guard(Protocol):
+    """Calls a function so that nothing it raises reaches the training."""
+
+    def __call__(self, what: Callable[..., None], *args: Any) -> None: ...
+
+
 class _Hook:
     """Picklable and copyable: a model saved or copied while it is observed carries a hook that does nothing."""
 
-    def __init__(self, call: Any) -> None:
-        self.call = call
+    def __init__(self, guard: Guard, call: Callable[..., None]) -> None:
+        self.guard, self.call = guard, call
 
     def __call__(self, *args: Any) -> None:
-        self.call(*args)
+        if not torch.compiler.is_compiling():
+            self.guard(self.call, *args)
 
     def __reduce__(self) -> Any:
         return getattr, (nullcontext(), "__exit__")
@@ -60,90 +67,179 @@ class _Slot:
     start: int
     width: int
     device: torch.device
-    suspect: bool = False
-    exact_since: int | None = None  # observed step of the module at which every example began to be looked at
+    rows: int = 0  # of the buffer that hold examples; the rest repeats the first
+    filled: bool = False  # in this step
+    suspected: bool = False
+    exact_since: int | None = None  # observed step from whose end on every example is looked at
+
+    @property
+    def columns(self) -> slice:
+        return slice(self.start, self.start + self.width)
+
+
+class _Buffers:
+    """Of one device: 32 rows of every slot side by side, and what the dead units are judged by."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rows = torch.zeros(ROWS, 0, device=device, dtype=torch.float32)
+        self.weights = torch.zeros(ROWS, 0, device=device, dtype=torch.float32)  # 1 for an example, 0 for a repetition
+        self.high = [torch.zeros(0, device=device, dtype=torch.float32) for _ in range(3)]  # step, window, one before
+
+    def grow(self, width: int) -> int:
+        """Room for one more slot; where it begins."""
+        start = self.rows.shape[1]
+        self.rows = torch.cat([self.rows, self.rows.new_zeros(ROWS, width)], dim=1)
+        self.weights = torch.cat([self.weights, self.weights.new_zeros(ROWS, width)], dim=1)
+        self.high = [torch.cat([h, h.new_full((width,), -torch.inf)]) for h in self.high]
+        return start
+
+    def turn(self) -> None:
+        self.high = [self.high[0], torch.full_like(self.high[1], -torch.inf), self.high[1]]
+
+    def put(self, slot: _Slot, picked: torch.Tensor) -> None:
+        """At most ROWS examples; the first fills what is left, with no weight: it changes no mean and no extreme."""
+        n = len(picked)
+        self.rows[:n, slot.columns].copy_(picked)
+        if n < ROWS:
+            self.rows[n:, slot.columns].copy_(picked[:1].expand(ROWS - n, -1))
+        if n != slot.rows:
+            slot.rows = n
+            self.weights[:, slot.columns] = 0.0
+            self.weights[:n, slot.columns] = 1.0
+
+
+class _Part:
+    """A root and the modules below it. Hooks are on those only while the root runs forward with gradients; where the
+    root is never called itself, all the time that a step is observed."""
+
+    def __init__(self, root: nn.Module, watched: dict[str, nn.Module]) -> None:
+        self.root, self.watched = root, watched
+        self.called = False
+        self.trains = False  # the last backward pass found it in train mode
+        self.calls: dict[str, int] = {}
+        self._around: list[Any] = []
+        self._inside: list[Any] = []
+
+    @property
+    def evaluating(self) -> bool:
+        """A forward pass that no backward pass will follow: without gradients, or in eval mode amid training."""
+        return not torch.is_grad_enabled() or (self.trains and not self.root.training)
+
+    def arm(self, before: _Hook, after: _Hook, output: _Hook) -> None:
+        if self._around or not self.watched:
+            return
+        self._around = [self.root.register_forward_pre_hook(before), self.root.register_forward_hook(after)]
+        if not self.called:
+            self.inside(output)
+
+    def inside(self, output: _Hook) -> None:
+        if not self._inside:
+            self._inside = [m.register_forward_hook(output) for m in self.watched.values()]
+
+    def outside(self) -> None:
+        while self._inside:
+            self._inside.pop().remove()
+
+    def disarm(self) -> None:
+        self.outside()
+        while self._around:
+            self._around.pop().remove()
 
 
 class Sketch:
     """Watches the modules below some roots."""
 
-    def __init__(self, roots: Iterable[Root]) -> None:
+    def __init__(self, roots: Iterable[Root], guard: Guard, compiled: Callable[[nn.Module], bool]) -> None:
         self.modules: dict[str, Module] = {}
-        self._watched: list[tuple[str, nn.Module]] = []
+        self.blind = False  # to what is compiled: hooks there would be compiled, too, and compiled anew when they go
+        self._compiled = compiled
+        self._paths: dict[int, tuple[str, _Part]] = {}
+        self._parts: dict[int, _Part] = {}
         for root in roots:
-            for path, module in root.module.named_modules():
-                if not any(module.children()) or module._parameters:
-                    full = root.path(path)
-                    self._watched.append((full, module))
-                    around = tuple(root.path(p) for p in siblings(path, root.module))
-                    self.modules[full] = Module(path=full, kind=type(module).__name__, siblings=around)
-        self._roots = [root.module for root in roots]
-        self._paths = {id(m): path for path, m in self._watched}
-        self._handles: list[Any] = []
+            self._add(root)
+        hooks = self._before_root, self._after_root, self._after_forward
+        self._hooks = [_Hook(guard, call) for call in hooks]
         self._slots: dict[str, _Slot] = {}
-        self._calls: dict[str, int] = {}
-        self._filled: set[str] = set()
-        self._buffers: dict[torch.device, torch.Tensor] = {}
-        self._high: dict[torch.device, list[torch.Tensor]] = {}  # largest per unit: this window, the one before
+        self._buffers: dict[torch.device, _Buffers] = {}
         self._observed = 0  # observed steps so far; also turns the choice of rows
         self._window = [0, 0]  # observed steps in this window and the one before
         self._order = 0
         self.changed = True  # modules or slots were added since the caller last looked
 
+    def _add(self, root: Root) -> None:
+        part = self._parts[id(root.module)] = _Part(root.module, {})
+        closed: tuple[str, ...] = ()
+        for path, module in root.module.named_modules():
+            if self._compiled(module):
+                self.blind, closed = True, (*closed, path)
+            if any(path == c or path.startswith(f"{c}." if c else "") for c in closed):
+                continue
+            if id(module) in self._paths or (any(module.children()) and not module._parameters):
+                continue
+            full = root.path(path)
+            part.watched[full] = module
+            self._paths[id(module)] = full, part
+            around = tuple(root.path(p) for p in siblings(path, root.module))
+            self.modules[full] = Module(path=full, kind=type(module).__name__, siblings=around)
+
+    def of(self, modules: list[nn.Module]) -> bool:
+        """Whether these are its roots."""
+        return [id(m) for m in modules] == list(self._parts)
+
     # -- hooks
 
     def arm(self) -> None:
         """Before an observed step."""
-        if self._handles:
-            return
-        self._calls, self._filled = {}, set()
-        hook, before = _Hook(self._after_forward), _Hook(self._before_root)
-        self._handles = [m.register_forward_hook(hook) for _, m in self._watched]
-        self._handles += [m.register_forward_pre_hook(before) for m in self._roots]
+        for part in self._parts.values():
+            part.arm(*self._hooks)
 
     def disarm(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        for part in self._parts.values():
+            part.disarm()
+
+    def pass_ends(self) -> None:
+        """A backward pass was made: what ran twice so far is not what will run twice in the next one."""
+        for part in self._parts.values():
+            part.calls, part.trains = {}, part.root.training
 
     def _before_root(self, module: nn.Module, args: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self._calls = {}
+        part = self._parts.get(id(module))
+        if part is None or _recomputing():
+            return
+        part.called, part.calls = True, {}
+        if part.evaluating:
+            part.outside()
+        else:
+            part.inside(self._hooks[2])
+
+    def _after_root(self, module: nn.Module, args: Any, output: Any) -> None:
+        part = self._parts.get(id(module))
+        if part is not None and not _recomputing():
+            part.outside()
 
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():
+        path, part = self._paths.get(id(module), (None, None))
+        if path is None or part is None or _recomputing() or torch.is_inference_mode_enabled():
             return
-        path = self._paths.get(id(module))
-        recomputed = torch._C._current_graph_task_id() != -1  # checkpointing runs forward again inside backward
-        if path is None or recomputed or not self._in_training(module):
+        if part.evaluating and not (part.called and module.training):
             return
-        self._ran(path)
-        if torch.is_grad_enabled():
-            self._sketch(path, module, output)
+        self._ran(path, module)
+        if part.called or torch.is_grad_enabled():
+            self._sketch(path, part, module, _first_tensor(output))
 
-    def _in_training(self, module: nn.Module) -> bool:
-        return module.training or torch.is_grad_enabled()
-
-    def _ran(self, path: str) -> None:
+    def _ran(self, path: str, module: nn.Module) -> None:
         known = self.modules[path]
         if known.order is None:
-            where = user_place()
-            self.modules[path] = replace(known, order=self._order, place=where)
+            kind = type(module).__name__  # a lazy module becomes another one when it first runs
+            self.modules[path] = replace(known, kind=kind, order=self._order, place=user_place())
             self._order += 1
             self.changed = True
 
     @torch.no_grad()
-    def _sketch(self, path: str, module: nn.Module, output: Any) -> None:
-        call = self._calls.get(path, 0)
-        self._calls[path] = call + 1
-        tensor = _first_tensor(output)
-        if (
-            call >= MOST_CALLS
-            or tensor is None
-            or not tensor.is_floating_point()
-            or tensor.ndim < 2
-            or not tensor.numel()
-        ):
+    def _sketch(self, path: str, part: _Part, module: nn.Module, tensor: torch.Tensor | None) -> None:
+        call = part.calls.get(path, 0)
+        part.calls[path] = call + 1
+        if call >= MOST_CALLS or tensor is None or tensor.ndim < 2 or not tensor.numel():
             return
         tensor = tensor.detach()
         name = path if call == 0 else f"{path}:{call}"
@@ -151,42 +247,22 @@ class Sketch:
         rows = _rows(tensor, slot.channels_first, self._observed)
         if rows.shape[1] < slot.width or tensor.device != slot.device:
             return
-        buffer = self._buffers[slot.device][:, slot.start : slot.start + slot.width]
-        picked = rows[:, : slot.width]
-        if len(picked) >= ROWS:
-            stride = len(picked) // ROWS
-            buffer.copy_(picked[self._observed % stride :: stride][:ROWS])
-        else:  # fewer examples than rows: they are repeated, which changes no mean, extreme or share
-            buffer.copy_(picked[torch.arange(ROWS, device=slot.device) % len(picked)])
-        if slot.suspect:
-            self._look_at_all(slot, tensor)
-        self._filled.add(name)
+        stride = max(1, len(rows) // ROWS)
+        buffers = self._buffers[slot.device]
+        buffers.put(slot, rows[self._observed % stride :: stride, : slot.width][:ROWS])
+        if slot.exact_since is not None:
+            _look_at_all(buffers.high[0][slot.columns], slot, tensor)
+        slot.filled = True
 
     def _new_slot(self, name: str, path: str, module: nn.Module, tensor: torch.Tensor) -> _Slot:
         first = _channels_first(module, tensor, list(self._slots.values()))
         width = min(tensor.shape[1] if first else tensor.shape[-1], MOST_CHANNELS)
-        device = tensor.device
-        if device not in self._buffers:
-            self._buffers[device] = torch.zeros(ROWS, 0, device=device)
-            self._high[device] = [torch.zeros(0, device=device), torch.zeros(0, device=device)]
-        start = self._buffers[device].shape[1]
-        grow = torch.zeros(ROWS, width, device=device)
-        self._buffers[device] = torch.cat([self._buffers[device], grow], dim=1)
-        lowest = torch.full((width,), -torch.inf, device=device)
-        self._high[device] = [torch.cat([h, lowest]) for h in self._high[device]]
-        slot = self._slots[name] = _Slot(name, path, first, start, width, device)
+        buffers = self._buffers.setdefault(tensor.device, _Buffers(tensor.device))
+        slot = self._slots[name] = _Slot(name, path, first, buffers.grow(width), width, tensor.device)
         known = self.modules[path]
         self.modules[path] = replace(known, slots=(*known.slots, name))
         self.changed = True
         return slot
-
-    def _look_at_all(self, slot: _Slot, tensor: torch.Tensor) -> None:
-        """The largest output of each unit over all examples, instead of the sampled rows."""
-        last = 1 if slot.channels_first else tensor.ndim - 1
-        others = [d for d in range(tensor.ndim) if d != last]
-        largest = tensor.amax(dim=others)[: slot.width].float()
-        current = self._high[slot.device][0][slot.start : slot.start + slot.width]
-        torch.maximum(current, largest, out=current)
 
     # -- results
 
@@ -198,68 +274,90 @@ class Sketch:
     def reduce(self, row: Row, columns: dict[str, int]) -> None:
         """Puts the figures of this observed step into the row."""
         self._observed += 1
-        for device, buffer in self._buffers.items():
+        for device, buffers in self._buffers.items():
             slots = [s for s in self._slots.values() if s.device == device]
-            self._reduce_device(row, columns, device, buffer, slots)
+            self._reduce_device(row, columns, buffers, slots)
+        for slot in self._slots.values():
+            slot.filled = False
+            if slot.suspected and slot.exact_since is None:
+                self._look_closer(slot)
         self._turn_window()
 
-    def _reduce_device(
-        self, row: Row, columns: dict[str, int], device: torch.device, buffer: torch.Tensor, slots: list[_Slot]
-    ) -> None:
-        low, high = torch.aminmax(buffer, dim=0)
-        mean = buffer.mean(0)
-        std = (buffer - mean).square_().mean(0)  # two passes: no cancellation
-        zeros = (buffer == 0).float().mean(0)
-        filled = [s for s in slots if s.name in self._filled]
-        window = self._high[device]
-        for slot in filled:
-            part = slice(slot.start, slot.start + slot.width)
-            torch.maximum(window[0][part], high[part], out=window[0][part])
-        dead = (torch.maximum(window[0], window[1]) <= 0).float()
-        columnwise = torch.stack([mean, std + mean * mean, low, high, zeros, dead])
-        width, seen = columnwise.shape[1], {s.name: self._seen(s) for s in filled}
-        row.then(
-            columnwise, lambda flat: self._put_all(row, columns, filled, flat.reshape(len(flat) // width, width), seen)
-        )
+    def _reduce_device(self, row: Row, columns: dict[str, int], buffers: _Buffers, slots: list[_Slot]) -> None:
+        rows, weights = buffers.rows, buffers.weights
+        low, high = torch.aminmax(rows, dim=0)
+        count = weights.sum(0)
+        mean = (rows * weights).sum(0) / count
+        variance = (rows - mean).square_().mul_(weights).sum(0) / count  # two passes: no cancellation
+        zeros = (rows == 0).float().mul_(weights).sum(0)
+        buffers.high[0] = torch.maximum(buffers.high[0], high)
+        _forget(buffers, [s for s in slots if not s.filled])
+        buffers.high[1] = torch.maximum(buffers.high[1], buffers.high[0])
+        buffers.high[0] = torch.full_like(buffers.high[0], -torch.inf)
+        dead = (torch.maximum(buffers.high[1], buffers.high[2]) <= 0).float()
+        columnwise = torch.stack([mean, variance, low, high, zeros, dead])
+        filled = [(s, self._seen(s), s.exact_since is not None) for s in slots if s.filled]
+        width = columnwise.shape[1]
+        row.then(columnwise, lambda flat: self._put_all(row, columns, filled, flat.reshape(-1, width)))
 
     def _seen(self, slot: _Slot) -> int:
         """Observed steps that the slot's dead units were judged on, this one included."""
         seen = self._window[0] + 1 + self._window[1]
         return seen if slot.exact_since is None else min(seen, self._observed - slot.exact_since)
 
-    def _put_all(self, row: Row, columns: dict[str, int], slots: list[_Slot], c: Floats, seen: dict[str, int]) -> None:
-        for slot in slots:
-            figures = _figures(c[:, slot.start : slot.start + slot.width])
-            exact = slot.exact_since is not None and seen[slot.name] > 0
-            for part, value in zip(PARTS, (*figures, seen[slot.name], exact), strict=True):
+    def _put_all(self, row: Row, columns: dict[str, int], slots: list[tuple[_Slot, int, bool]], c: Floats) -> None:
+        for slot, seen, exact in slots:
+            figures = _figures(c[:, slot.columns], slot.rows)
+            for part, value in zip(PARTS, (*figures, seen, exact), strict=True):
                 column = columns.get(f"activation/{part}[{slot.name}]")
                 if column is not None:
                     row.put(column, float(value))
-            if figures[-1] >= SUSPECT and not slot.suspect and self._observed >= 3:
-                self._suspect(slot)
+            slot.suspected = slot.suspected or (figures[-1] >= SUSPECT and self._observed >= 3)
 
-    def _suspect(self, slot: _Slot) -> None:
+    def _look_closer(self, slot: _Slot) -> None:
         """From the next observed step on, judge this slot on all examples; what the sketch said is forgotten."""
-        slot.suspect, slot.exact_since = True, self._observed
-        for high in self._high[slot.device]:
-            high[slot.start : slot.start + slot.width] = -torch.inf
+        slot.exact_since = self._observed
+        for high in self._buffers[slot.device].high:
+            high[slot.columns] = -torch.inf
 
-    def suspects(self) -> list[str]:
-        return [s.path for s in self._slots.values() if s.suspect]
+    def suspects(self) -> set[str]:
+        return {s.path for s in self._slots.values() if s.exact_since is not None}
 
     def _turn_window(self) -> None:
         self._window[0] += 1
         if self._window[0] >= WINDOW:
             self._window = [0, self._window[0]]
-            for high in self._high.values():
-                high[1] = high[0]
-                high[0] = torch.full_like(high[1], -torch.inf)
+            for buffers in self._buffers.values():
+                buffers.turn()
+
+
+def _recomputing() -> bool:
+    """Inside backward: checkpointing runs forward again there."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _look_at_all(high: torch.Tensor, slot: _Slot, tensor: torch.Tensor) -> None:
+    """The largest output of each unit over all examples, instead of the sampled rows."""
+    last = 1 if slot.channels_first else tensor.ndim - 1
+    others = [d for d in range(tensor.ndim) if d != last]
+    torch.maximum(high, tensor.amax(dim=others)[: slot.width].float(), out=high)
+
+
+def _forget(buffers: _Buffers, slots: list[_Slot]) -> None:
+    """Slots that did not run in this step: what stands in their rows is of an earlier one."""
+    for slot in slots:
+        buffers.high[0][slot.columns] = -torch.inf
 
 
 def _first_tensor(output: Any) -> torch.Tensor | None:
+    """A plain tensor of numbers; None for subclasses, nested, sparse and traced ones."""
     while isinstance(output, tuple | list) and output:
         output = output[0]
-    return output if isinstance(output, torch.Tensor) else None
+    if type(output) not in (torch.Tensor, nn.Parameter) or output.is_nested or output.layout != torch.strided:
+        return None
+    if torch._C._get_tracing_state() is not None or torch._C._functorch.peek_interpreter_stack() is not None:
+        return None
+    return output if output.is_floating_point() and output.device.type != "meta" else None
 
 
 def _channels_first(module: nn.Module, tensor: torch.Tensor, before: list[_Slot]) -> bool:
@@ -282,8 +380,9 @@ def _rows(tensor: torch.Tensor, channels_first: bool, turn: int) -> torch.Tensor
     return tensor[index]
 
 
-def _figures(c: Floats) -> tuple[float, float, float, float, float, float]:
-    """mean, std, low, high, share of zeros, share of dead units from per-unit mean, mean square, low, high, zeros, dead."""
-    mean, square = float(c[0].mean()), float(c[1].mean())
-    std = float(np.sqrt(max(square - mean * mean, 0.0))) if np.isfinite(square) and np.isfinite(mean) else float("nan")
-    return mean, std, float(c[2].min()), float(c[3].max()), float(c[4].mean()), float(c[5].mean())
+def _figures(c: Floats, rows: int) -> tuple[float, float, float, float, float, float]:
+    """mean, std, low, high, shares of zeros and dead units, from each unit's mean, variance, low, high, zeros, dead."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        std = float(np.sqrt(c[1].mean() + c[0].var()))
+    zeros = float(c[4].mean()) / rows
+    return float(c[0].mean()), std, float(c[2].min()), float(c[3].max()), zeros, float(c[5].mean())

@@ -18,8 +18,8 @@ from whyloss.observe.patches import Patches
 class Observation:
     """A running observation. `close` ends it; closing twice does nothing."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self, observer: Observer, patches: Patches) -> None:
+        self._observer, self._patches = observer, patches
 
     @property
     def folder(self) -> Path:
@@ -38,6 +38,7 @@ class Observation:
 
     def close(self, how: str = "finished", error: str = "") -> None:
         self._observer.see(self._observer.finish, how, error)
+        self._patches.remove()
 
 
 def attach(
@@ -54,10 +55,11 @@ def attach(
                 msg = f"a torch {kind.__name__} was expected, {type(thing).__name__} was given"
                 raise Misuse(msg)
     observer = Observer(folder, every=every, rank=rank, models=models)
-    Patches(observer).install()
+    patches = Patches(observer)
+    patches.install()
     for optimizer in optimizers:
         observer.see(observer.optimizer_ready, optimizer)
-    return Observation(observer)
+    return Observation(observer, patches)
 
 
 def attach_from_environment() -> None:

@@ -1,9 +1,10 @@
-"""What the autograd graph of a loss says, read before backward frees it: the leaves it reaches and the loss ops it has.
+"""What the autograd graph of a loss says, read before backward frees it: the leaves it reaches, the loss ops it has.
 
-Nothing here runs a hook of the user's: a saved tensor that has an unpack hook (checkpointing, offloading) is left alone.
+Nothing here runs a hook of the user's: a saved tensor with an unpack hook (checkpointing, offloading) is left alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ KINDS = {
     "HuberLossBackward0": "huber_loss",
     "KlDivBackward0": "kl_div",
 }
+RECOMPUTED = ("mse_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")  # the others have parameters
 REDUCTIONS = ("none", "mean", "sum")
 SCALING = (
     "MulBackward0",
@@ -46,30 +48,42 @@ class LossOp:
     ignore_index: int = -100
 
     def value(self) -> torch.Tensor | None:
-        """The op recomputed on its own, with mean reduction."""
+        """The op recomputed on its own, with mean reduction and no weights. None where that can't be done."""
         if self.prediction is None or self.target is None:
             return None
-        if self.objective.kind == "cross_entropy":  # the saved prediction is the log-softmax
-            return F.nll_loss(self.prediction, self.target, ignore_index=self.ignore_index)
-        return torch.as_tensor(getattr(F, self.objective.kind)(self.prediction, self.target))
+        kind = self.objective.kind
+        with suppress(RuntimeError):
+            if kind in ("cross_entropy", "nll_loss"):  # the saved prediction is the log-softmax
+                return F.nll_loss(self.prediction, self.target, ignore_index=self.ignore_index)
+            if kind in RECOMPUTED:
+                return torch.as_tensor(getattr(F, kind)(self.prediction, self.target))
+        return None
 
 
-def leaves(root: torch.autograd.graph.Node | None) -> list[torch.Tensor] | None:
-    """The leaf tensors that require grad and are reached from the loss; None for a graph too large to walk."""
-    out = []
-    for count, node in enumerate(_walk(root)):
+def leaves(roots: Iterable[Any]) -> tuple[list[torch.Tensor], bool]:
+    """The leaf tensors that require grad and are reached from these nodes, and whether the whole graph was walked."""
+    out: list[torch.Tensor] = []
+    for count, node in enumerate(_walk(roots)):
         if count >= MOST_NODES:
-            return None
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            out.append(variable)
-    return out
+            return out, False
+        if type(node).__name__ == "AccumulateGrad":
+            out.append(node.variable)
+    return out, True
 
 
-def loss_ops(root: torch.autograd.graph.Node | None, depth: int = 12) -> list[LossOp]:
+def nodes(tensors: Iterable[Any]) -> list[Any]:
+    """The nodes that a backward pass of these tensors starts from."""
+    found = []
+    for t in tensors:
+        if isinstance(t, torch.Tensor) and t.requires_grad:
+            found.append(t.grad_fn if t.grad_fn is not None else torch.autograd.graph.get_gradient_edge(t).node)
+    return found
+
+
+def loss_ops(roots: Iterable[Any], depth: int = 12) -> list[LossOp]:
     """The loss ops nearest to the loss, at most `depth` nodes away. Empty where the loss is written by hand."""
     found: list[tuple[Any, bool]] = []
-    frontier: list[tuple[Any, bool]] = [(root, True)] if root is not None else []
+    frontier: list[tuple[Any, bool]] = [(root, True) for root in roots]
     seen: set[Any] = set()
     for _ in range(depth):
         following: list[tuple[Any, bool]] = []
@@ -127,8 +141,8 @@ def _saved(node: Any, name: str) -> torch.Tensor | None:
     return value.detach() if isinstance(value, torch.Tensor) else None
 
 
-def _walk(root: Any) -> Iterator[Any]:
-    stack, seen = [root] if root is not None else [], set()
+def _walk(roots: Iterable[Any]) -> Iterator[Any]:
+    stack, seen = list(roots), set()
     while stack:
         node = stack.pop()
         if node in seen:

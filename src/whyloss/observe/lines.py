@@ -1,10 +1,16 @@
 """The user's own line behind a call: the innermost frame outside torch, frameworks and whyloss."""
 
+import ast
+import inspect
 import linecache
 import os
 import sys
 import sysconfig
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import islice
 from types import FrameType
 
 from whyloss.core.finding import Place
@@ -17,6 +23,8 @@ _LIBRARIES = tuple(
         if k in ("stdlib", "platstdlib", "purelib", "platlib")
     }
 )
+
+MOST_FRAMES = 8  # of the user's, in which the name of a variable is sought
 
 
 @cache
@@ -54,8 +62,70 @@ def place_at(file: str | None, line: int | None) -> Place:
     return Place(file=file, line=line, source=linecache.getline(file, line).strip() or None)
 
 
-def variable_names(frame: FrameType | None) -> dict[int, str]:
-    """id(object) → the name that the user's frame has for it."""
-    if frame is None:
+def user_frames(start: FrameType | None) -> Iterator[FrameType]:
+    """All frames of the user's code, innermost first."""
+    frame = user_frame(start) if start is not None else None
+    while frame is not None:
+        yield frame
+        frame = user_frame(frame.f_back) if frame.f_back is not None else None
+
+
+def variable_names(frames: Iterable[FrameType], objects: Sequence[object]) -> dict[int, str]:
+    """id(object) → the name that the user's code has for it: a global, or the one variable that gets such an object.
+
+    The local variables themselves are not read: before Python 3.13 that would change what locals() has given the user.
+    """
+    names: dict[int, str] = {}
+    kinds = Counter(type(o).__name__ for o in objects)
+    for frame in islice(frames, MOST_FRAMES):
+        written = _assigned(frame)
+        known = {id(v): k for k, v in list(frame.f_globals.items()) if not k.startswith("_")}
+        for thing in objects:
+            kind = type(thing).__name__
+            local = written.get(kind, ()) if kinds[kind] == 1 else ()
+            name = known.get(id(thing)) or (local[0] if len(local) == 1 else None)
+            if name is not None:
+                names.setdefault(id(thing), name)
+    return names
+
+
+def _assigned(frame: FrameType) -> dict[str, list[str]]:
+    """Class → variables to which the frame's function assigns a call of it."""
+    file, code = frame.f_code.co_filename, frame.f_code
+    if not code.co_flags & inspect.CO_NEWLOCALS:
+        return {}  # of a module: its variables are the globals
+    lines = inspect.getblock(linecache.getlines(file)[code.co_firstlineno - 1 :])
+    found: dict[str, list[str]] = {}
+    try:
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except SyntaxError:
         return {}
-    return {id(v): k for scope in (frame.f_globals, frame.f_locals) for k, v in scope.items() if not k.startswith("_")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target, value in _pairs(node):
+                found.setdefault(_called(value), []).append(target)
+    return found
+
+
+def _pairs(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
+    """Variable and value of `a = …` and `a, b = …, …`."""
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            yield target.id, node.value
+        elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = zip(target.elts, node.value.elts, strict=False)
+            yield from ((t.id, v) for t, v in pairs if isinstance(t, ast.Name))
+
+
+def _called(value: ast.expr) -> str:
+    """`Net` for Net(…), models.Net(…) and Net(…).to(device)."""
+    while isinstance(value, ast.Call):
+        function = value.func
+        if isinstance(function, ast.Name):
+            return function.id
+        if not isinstance(function, ast.Attribute):
+            return ""
+        if not isinstance(function.value, ast.Call):
+            return function.attr
+        value = function.value
+    return ""

@@ -2,13 +2,13 @@
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from whyloss.observe.lines import is_user_file, user_frame, variable_names
+from whyloss.observe.lines import is_user_file, user_frames, variable_names
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class Owned:
     kind: str
     in_model: bool
     user_code: bool
+    aliases: tuple[str, ...] = ()  # its other names, where weights are tied
+
+
+WRAPPERS = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module", "DataParallel": "module"}
 
 
 def modules_alive() -> list[nn.Module]:
@@ -40,20 +44,30 @@ def modules_alive() -> list[nn.Module]:
     return [o for o in gc.get_objects() if issubclass(type(o), nn.Module)]
 
 
-def find_roots(wanted: Iterable[torch.Tensor], modules: list[nn.Module] | None = None) -> list[Root]:
-    """The outermost modules that hold the wanted tensors, most covered first; fewest others where that is equal."""
-    modules = modules_alive() if modules is None else modules
+def find_roots(
+    wanted: Iterable[torch.Tensor], given: Sequence[nn.Module] = (), modules: list[nn.Module] | None = None
+) -> list[Root]:
+    """The given modules, and the outermost ones that hold the wanted tensors which those don't: most covered first,
+    fewest others where that is equal."""
+    chosen = [_unwrapped(m) for m in given]
+    missing = {id(t) for t in wanted} - {id(p) for m in chosen for p in m.parameters()}
+    modules = (modules_alive() if modules is None else modules) if missing else []
     children = {id(c) for m in modules for c in m._modules.values()}
-    missing = {id(t) for t in wanted}
     outermost = [(m, {id(p) for p in m.parameters()}) for m in modules if id(m) not in children]
-    chosen: list[nn.Module] = []
     while missing:
         best = max(outermost, key=lambda mp: (len(mp[1] & missing), -len(mp[1])), default=None)
         if best is None or not best[1] & missing:
             break
-        chosen.append(best[0])
+        chosen.append(_unwrapped(best[0]))
         missing -= best[1]
     return _named(chosen)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The user's own module inside what torch.compile and data parallelism put around it."""
+    while (inside := module._modules.get(WRAPPERS.get(type(module).__name__, ""))) is not None:
+        module = inside
+    return module
 
 
 def _named(modules: list[nn.Module]) -> list[Root]:
@@ -61,7 +75,7 @@ def _named(modules: list[nn.Module]) -> list[Root]:
         return [Root(modules[0], "")]
     kept = {id(m): name for owner in modules for m, name in _in_containers(owner)}
     proper = [m for m in modules if id(m) not in kept]
-    variables = variable_names(user_frame(sys._getframe(1)))
+    variables = variable_names(user_frames(sys._getframe(1)), proper)
     roots = []
     for i, module in enumerate(modules):
         if id(module) in kept:
@@ -77,7 +91,7 @@ def _in_containers(owner: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     """Modules that the owner's modules keep in a list, tuple or dict, where parameters() doesn't look."""
     for path, module in owner.named_modules():
         for attribute, value in vars(module).items():
-            if attribute.startswith("_") or not isinstance(value, list | tuple | dict):
+            if attribute == "_modules" or not isinstance(value, list | tuple | dict):
                 continue
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in items:
@@ -87,25 +101,26 @@ def _in_containers(owner: nn.Module) -> Iterator[tuple[nn.Module, str]]:
 
 def owned_parameters(roots: Iterable[Root]) -> list[Owned]:
     """Each parameter once, under its first name, in the order of registration."""
-    seen: set[int] = set()
-    out: list[Owned] = []
+    out: dict[int, Owned] = {}
     for root in roots:
         classes = dict(root.module.named_modules())
         for path, module in classes.items():
             for name, parameter in module._parameters.items():
-                if parameter is None or id(parameter) in seen:
+                if parameter is None:
                     continue
-                seen.add(id(parameter))
-                full = ".".join(p for p in (path, name) if p)
+                full = root.path(".".join(p for p in (path, name) if p))
+                known = out.get(id(parameter))
+                if known is not None:
+                    out[id(parameter)] = replace(known, aliases=tuple(dict.fromkeys((*known.aliases, full))))
+                    continue
                 user = _written_by_user(path, classes)
-                out.append(
-                    Owned(parameter, root.path(full), root.path(path), type(module).__name__, root.in_model, user)
-                )
-    return out
+                kind = type(module).__name__
+                out[id(parameter)] = Owned(parameter, full, root.path(path), kind, root.in_model, user)
+    return list(out.values())
 
 
 def _written_by_user(path: str, classes: dict[str, nn.Module]) -> bool:
-    """Whether the class that has this module as an attribute is the user's. torch's own containers are looked through."""
+    """Whether the class that has this module as an attribute is the user's. torch's containers are looked through."""
     while path:
         path = path.rpartition(".")[0]
         parent = type(classes[path])

@@ -4,7 +4,7 @@ reference: the hooks and traps of each are tested in tests/test_attach.py.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,38 +21,57 @@ class Patches:
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
         self._undo: list[Callable[[], None]] = []
+        self._hooking = self._over = False
         observer.on_detach = self.remove
 
     def remove(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        """At once, but not while torch goes through the list of hooks: then at the next call that passes here."""
+        self._over = True
+        if not self._hooking:
+            while self._undo:
+                self._undo.pop()()
 
     def install(self) -> None:
         o = self.observer
         self._wrap_backward()
         self._around_init()
-        self._after(Optimizer, "zero_grad", lambda self, *a, **k: o.see(o.zeroed, self))
-        self._after(nn.Module, "zero_grad", lambda self, *a, **k: o.see(o.module_zeroed, self))
+        self._after(Optimizer, "zero_grad", lambda self, *a, **k: (o.zeroed, self))
+        self._after(nn.Module, "zero_grad", lambda self, *a, **k: (o.module_zeroed, self))
         schedulers = torch.optim.lr_scheduler
-        self._after(schedulers.LRScheduler, "step", lambda *a, **k: o.see(o.scheduled))
-        self._after(schedulers.ReduceLROnPlateau, "step", lambda *a, **k: o.see(o.scheduled))
+        for kind in list(vars(schedulers).values()):
+            if isinstance(kind, type) and issubclass(kind, schedulers.LRScheduler) and "step" in vars(kind):
+                self._after(kind, "step", lambda self, *a, **k: (o.scheduled, self))
+        self._after(torch, "compile", lambda *a, **k: (o.compiled, m) if (m := _module(*a, **k)) is not None else None)
         self._wrap_clipping()
         self._wrap_scaler(torch.amp.GradScaler)
         self._hook_steps()
 
+    def _see(self, what: Callable[..., None], *args: Any) -> None:
+        if self._over:
+            self.remove()
+        self.observer.see(what, *args)
+
     def _set(self, owner: Any, name: str, value: Any) -> None:
         before = getattr(owner, name)
         setattr(owner, name, value)
-        self._undo.append(lambda: setattr(owner, name, before))
 
-    def _after(self, owner: Any, name: str, seen: Callable[..., None]) -> None:
+        def undo() -> None:
+            if vars(owner).get(name) is value:  # else somebody wrapped it once more: ours passes the call on
+                setattr(owner, name, before)
+
+        self._undo.append(undo)
+
+    def _after(self, owner: Any, name: str, event: Callable[..., tuple[Any, ...] | None]) -> None:
+        """Calls what `event` makes of the arguments, when the call has returned."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if not torch.compiler.is_compiling():
-                seen(*args, **kwargs)
+                seen = event(*args, **kwargs)
+                if seen is not None:
+                    self._see(*seen)
             return result
 
         self._set(owner, name, wrapped)
@@ -63,24 +82,24 @@ class Patches:
 
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            if torch.compiler.is_compiling():
+            # reentrant checkpointing calls it within a backward pass
+            if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
                 return original(tensors, *args, **kwargs)
-            loss = tensors[0] if isinstance(tensors, tuple | list) and len(tensors) == 1 else tensors
-            o.see(o.backward_begins, loss)
+            self._see(o.backward_begins, tensors)
             original(tensors, *args, **kwargs)
-            return o.see(o.backward_done, loss)
+            return self._see(o.backward_done, tensors)
 
         self._set(torch.autograd, "backward", backward)
 
     def _around_init(self) -> None:
-        """Optimizer.__init__ is called by every subclass, sometimes before it is complete: its model is sought later."""
+        """Every subclass calls Optimizer.__init__, some before they are complete."""
         o, original = self.observer, Optimizer.__init__
 
         @functools.wraps(original)
-        def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            o.see(o.optimizer_built, self)
-            o.see(o.optimizer_ready, self)
+        def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._see(o.optimizer_built, optimizer)
+            self._see(o.optimizer_ready, optimizer)
 
         self._set(Optimizer, "__init__", init)
 
@@ -90,53 +109,72 @@ class Patches:
 
         @functools.wraps(original)
         def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
-            o.see(o.clipped, max_norm, total_norm)
+            parameters = _kept(parameters)
+            self._see(o.clipped, parameters, max_norm, total_norm)
             return original(parameters, max_norm, total_norm, *args, **kwargs)
 
         self._set(module, "_clip_grads_with_norm_", clip)
+        by_value = module.clip_grad_value_
+
+        @functools.wraps(by_value)
+        def limit(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> None:
+            parameters = _kept(parameters)
+            self._see(o.clipped_by_value, parameters, clip_value)
+            by_value(parameters, clip_value, *args, **kwargs)
+
         for owner in (module, torch.nn.utils):
+            self._set(owner, "clip_grad_value_", limit)
             if hasattr(owner, "clip_grads_with_norm_"):
                 self._set(owner, "clip_grads_with_norm_", clip)
-
-        def limit(parameters: Any, clip_value: Any, *args: Any, **kwargs: Any) -> None:
-            o.see(o.clipped_by_value, clip_value)
-
-        for owner in (module, torch.nn.utils):
-            self._after(owner, "clip_grad_value_", limit)
 
     def _wrap_scaler(self, scaler: Any) -> None:
         o, step, scale = self.observer, scaler.step, scaler.scale
 
         @functools.wraps(scale)
-        def scaled(self: Any, outputs: Any) -> Any:
-            result = scale(self, outputs)
-            o.see(o.scaled, outputs, result)
+        def scaled(scaler: Any, outputs: Any) -> Any:
+            result = scale(scaler, outputs)
+            self._see(o.scaled, outputs, result)
             return result
 
         @functools.wraps(step)
-        def stepped(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            watch = o.watches.get(id(optimizer))
-            before = watch.step if watch is not None else None
-            result = step(self, optimizer, *args, **kwargs)
-            if watch is not None and watch.step == before:
-                o.see(o.step_skipped, optimizer)
+        def stepped(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = o.steps(optimizer)
+            result = step(scaler, optimizer, *args, **kwargs)
+            if isinstance(optimizer, Optimizer) and o.steps(optimizer) == before:
+                self._see(o.step_skipped, optimizer)
             return result
 
         self._set(scaler, "scale", scaled)
         self._set(scaler, "step", stepped)
-        self._after(scaler, "unscale_", lambda self, optimizer, *a, **k: o.see(o.unscaled, optimizer))
+        self._after(scaler, "unscale_", lambda scaler, optimizer, *a, **k: (o.unscaled, optimizer))
 
     def _hook_steps(self) -> None:
         o = self.observer
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            if not torch.compiler.is_compiling():
-                closure = any(callable(a) for a in (*args[1:], *kwargs.values()))
-                o.see(o.step_begins, optimizer, closure)
+            closure = any(callable(a) for a in (*args[1:], *kwargs.values()))
+            self._in_hook(o.step_begins, optimizer, closure)
 
         def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            if not torch.compiler.is_compiling():
-                o.see(o.step_ends, optimizer)
+            self._in_hook(o.step_ends, optimizer)
 
         handles = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
         self._undo += [handle.remove for handle in handles]
+
+    def _in_hook(self, what: Callable[..., None], *args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        self._hooking = True
+        self.observer.see(what, *args)
+        self._hooking = False
+
+
+def _module(model: Any = None, **_: Any) -> nn.Module | None:
+    """The module that torch.compile was given, itself or as the owner of a method."""
+    owner = getattr(model, "__self__", model)
+    return owner if isinstance(owner, nn.Module) else None
+
+
+def _kept(parameters: Any) -> Any:
+    """A generator as a list: both we and torch go through it."""
+    return list(parameters) if isinstance(parameters, Iterator) else parameters

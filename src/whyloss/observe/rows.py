@@ -1,4 +1,4 @@
-"""One row of a journal table while its numbers are still on the device: one transfer a row, none that blocks on CUDA."""
+"""One row of a journal table while its numbers are on the device: one transfer a row, none that blocks on CUDA."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,29 +40,39 @@ class Row:
     """Values by column; those still on a device are fetched together by `fetch` and are there once `ready`."""
 
     def __init__(self, table: str, step: int, width: int) -> None:
-        self.table, self.step = table, step
+        self.table, self.step, self._width = table, step, width
         self.values: Floats = np.full(width, NOT_OBSERVED)
-        self._later: list[tuple[Use, torch.Tensor]] = []
+        self._single: list[tuple[int, torch.Tensor]] = []
+        self._parts: list[tuple[Use, torch.Tensor]] = []
+        self._last: list[Callable[[Floats], None]] = []
         self._fetched: list[tuple[list[tuple[Use, int]], torch.Tensor, Any]] = []
 
     def put(self, column: int, value: float) -> None:
         self.values[column] = value
 
-    def later(self, columns: list[int], values: torch.Tensor | Sequence[torch.Tensor]) -> None:
-        """Columns for a 1-d tensor, or for 0-d tensors of one device."""
-        if len(columns) == 0:
-            return
-        stacked = values if isinstance(values, torch.Tensor) else _stack(values)
-        self._later.append((columns, stacked.reshape(-1)))
+    def later(self, columns: Sequence[int], values: Sequence[torch.Tensor]) -> None:
+        """A 0-d tensor for each column."""
+        self._single += zip(columns, values, strict=True)
+
+    def scratch(self, values: Sequence[torch.Tensor]) -> list[int]:
+        """Fetches 0-d tensors into columns that exist only until the row is complete, for `lastly` to work with."""
+        columns = list(range(len(self.values), len(self.values) + len(values)))
+        self.values = np.append(self.values, np.full(len(values), NOT_OBSERVED))
+        self.later(columns, values)
+        return columns
 
     def then(self, values: torch.Tensor, use: Callable[[Floats], None]) -> None:
         """Fetches `values` with the rest and calls `use` with them, flattened, when the row is completed."""
-        self._later.append((use, values.reshape(-1)))
+        self._parts.append((use, values.reshape(-1)))
+
+    def lastly(self, use: Callable[[Floats], None]) -> None:
+        """Calls `use` with all values, scratch columns too, when everything has arrived."""
+        self._last.append(use)
 
     def fetch(self) -> None:
         """Starts the transfer: one a device."""
         by_device: dict[torch.device, list[tuple[Use, torch.Tensor]]] = {}
-        for use, values in self._later:
+        for use, values in (*_stacked(self._single), *self._parts):
             by_device.setdefault(values.device, []).append((use, values))
         for device, parts in by_device.items():
             wide = torch.float32 if device.type == "mps" else torch.float64
@@ -76,7 +86,7 @@ class Row:
                 self._fetched.append((uses, host, arrived))
             else:
                 self._fetched.append((uses, joined.cpu(), None))
-        self._later = []
+        self._single, self._parts = [], []
 
     @property
     def ready(self) -> bool:
@@ -95,12 +105,15 @@ class Row:
                     use(part)
                 else:
                     self.values[use] = part
-        self._fetched = []
-        return self.values
+        for last in self._last:
+            last(self.values)
+        self._fetched, self._last = [], []
+        return self.values[: self._width]
 
 
-def _stack(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    first = values[0]
-    if all(v.dtype == first.dtype and v.device == first.device for v in values):
-        return torch.stack(list(values))
-    return torch.stack([v.to(first.device, torch.float64) for v in values])
+def _stacked(single: list[tuple[int, torch.Tensor]]) -> list[tuple[Use, torch.Tensor]]:
+    """0-d tensors joined, those of one device and dtype in one call."""
+    groups: dict[tuple[torch.device, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
+    for column, value in single:
+        groups.setdefault((value.device, value.dtype), []).append((column, value))
+    return [([c for c, _ in group], torch.stack([v.detach() for _, v in group])) for group in groups.values()]

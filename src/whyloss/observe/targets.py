@@ -15,14 +15,12 @@ class Targets:
         self._counts: torch.Tensor | None = None  # how often each class was seen; for BCE: negative, positive mass
         self._sums: torch.Tensor | None = None  # [count, Σ, Σ²] of (target − first target), per element of an example
         self._shift: torch.Tensor | None = None
-        self._value: torch.Tensor | None = None
 
     @torch.no_grad()
     def add(self, ops: list[LossOp]) -> None:
         for op in ops:
-            if op.target is None:
+            if op.target is None or not op.target.numel():
                 continue
-            self._value = op.value() if op.objective.single else None
             if op.objective.classes and not op.target.is_floating_point():
                 self._count(op.target, op.objective.classes, op.ignore_index)
             elif op.objective.kind.startswith("binary_cross_entropy"):
@@ -55,9 +53,6 @@ class Targets:
 
     @torch.no_grad()
     def put(self, row: Row, columns: dict[str, int]) -> None:
-        if self._value is not None:
-            row.later([columns["objective/value"]], [self._value.reshape(())])
-            self._value = None
         if self._counts is not None:
             share = self._counts / self._counts.sum().clamp_min(1)
             row.later([columns["target/entropy"]], [torch.special.entr(share).sum()])

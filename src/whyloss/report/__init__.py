@@ -1,6 +1,6 @@
 """Renders a Report. Decides nothing."""
 
 from whyloss.report.json import read_json, write_json
-from whyloss.report.text import render_text
+from whyloss.report.text import clean, render_for, render_text, short_path
 
-__all__ = ["read_json", "render_text", "write_json"]
+__all__ = ["clean", "read_json", "render_for", "render_text", "short_path", "write_json"]

@@ -1,8 +1,10 @@
 """The report as text, for a terminal of any width or a log file."""
 
 import os
+import re
 from collections.abc import Iterable
 from io import StringIO
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -13,21 +15,58 @@ from whyloss.core.finding import Evidence, Place, Severity
 from whyloss.core.report import Cause, Cost, Report, Training
 
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
+ENDS = {
+    "running": "still running, or ended with no trace",
+    "exception": "ended by an error",
+    "stopped": "stopped by whyloss",
+}
 VERDICTS = {"causes": "bold red", "unclear": "bold yellow", "healthy": "bold green", "nothing-seen": "bold yellow"}
+
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def clean(text: str) -> str:
+    """The text without what moves a cursor or colours a terminal: names and error messages are the script's own."""
+    return CONTROL.sub("", text)
+
+
+def render_for(report: Report, stream: TextIO) -> str:
+    """The whole report in the width and the colours of a stream: plain and 100 columns wide where it is no terminal."""
+    terminal = stream.isatty()
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) else _columns(stream) if terminal else 100
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    color = not plain and (terminal or bool(os.environ.get("FORCE_COLOR")))
+    return render_text(report, width=max(40, min(width, 120)), color=color)
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 100
+    except OSError:
+        return 100
 
 
 def render_text(report: Report, *, width: int | None = None, color: bool = False) -> str:
     """The whole report; `width` defaults to 100 columns. No control codes unless `color`."""
     out = StringIO()
     console = Console(
-        file=out, width=width or 100, force_terminal=color, color_system="standard" if color else None, highlight=False
+        file=out,
+        width=width or 100,
+        height=25,
+        force_terminal=color,
+        force_jupyter=False,
+        color_system="standard" if color else None,
+        highlight=False,
+        _environ={},  # the caller has decided: neither COLUMNS nor TERM may change it
     )
     console.print(Group(*_parts(report)))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
 def _parts(report: Report) -> Iterable[RenderableType]:
-    yield Text.assemble(("whyloss ", "bold"), (report.verdict, VERDICTS[report.verdict]), f"  {report.headline}")
+    yield Text.assemble(("whyloss ", "bold"), (report.verdict, VERDICTS[report.verdict]), f"  {clean(report.headline)}")
     yield Text()
     for number, cause in enumerate(report.causes, 1):
         yield _cause(number, cause, report)
@@ -39,7 +78,7 @@ def _cause(number: int, cause: Cause, report: Report) -> RenderableType:
     head = Text.assemble(
         f"{number}. ",
         (f"{cause.severity} ", STYLES[cause.severity]),
-        (cause.name, "bold"),
+        (clean(cause.name), "bold"),
         (f"  {cause.status}, {cause.boundary} boundary, since step {cause.first_step}", "dim"),
     )
     rows = [("", cause.message)]
@@ -60,14 +99,15 @@ def _tail(report: Report) -> Iterable[tuple[str, str]]:
         yield ("not it" if i == 0 else "", f"{out.name}: {out.reason}")
     if report.passed:
         yield ("passed", f"{len(report.passed)} checks: {', '.join(p.rule for p in report.passed)}")
-    for i, skipped in enumerate(report.skipped):
-        yield ("not judged" if i == 0 else "", f"{skipped.rule}: {skipped.reason}")
+    reasons = {s.reason: ", ".join(o.rule for o in report.skipped if o.reason == s.reason) for s in report.skipped}
+    for i, (reason, rules) in enumerate(reasons.items()):
+        yield ("not judged" if i == 0 else "", f"{rules}: {reason}")
     yield ("training", _training(report.training))
     for name, (first, last) in report.metrics.items():
         yield ("", f"{name} {_number(first)} → {_number(last)} (from run.log)")
     yield ("cost", _cost(report.cost))
     if report.folder:
-        yield ("written", report.folder)
+        yield ("run", report.folder)
 
 
 def _rows(rows: Iterable[tuple[str, str]]) -> Table:
@@ -75,18 +115,18 @@ def _rows(rows: Iterable[tuple[str, str]]) -> Table:
     table.add_column(no_wrap=True, style="dim", min_width=8)
     table.add_column(overflow="fold")
     for label, text in rows:
-        table.add_row(label, Text(text))
+        table.add_row(label, Text(clean(text)))
     return table
 
 
 def _place(place: Place) -> str:
     name = place.parameter or place.module or place.op
-    line = f"{_short(place.file)}:{place.line}" if place.file else None
+    line = f"{short_path(place.file)}:{place.line}" if place.file else None
     source = f"`{place.source}`" if place.source else None
     return "  ".join(part for part in (name, line, source) if part)
 
 
-def _short(file: str) -> str:
+def short_path(file: str) -> str:
     """Relative to the working directory where that is shorter."""
     try:
         relative = os.path.relpath(file)
@@ -96,7 +136,7 @@ def _short(file: str) -> str:
 
 
 def _evidence(e: Evidence) -> str:
-    text = f"{e.what} {_number(e.observed)}{f' {e.unit}' if e.unit else ''}"
+    text = f"{e.what}: {_number(e.observed)}{f' {e.unit}' if e.unit else ''}"
     if e.limit is not None:
         text += f" (limit {_number(e.limit)})"
     if e.steps:
@@ -124,12 +164,12 @@ def _training(t: Training) -> str:
     if t.losses != (None, None):
         parts.append(f"loss {_number(t.losses[0])} → {_number(t.losses[1])}")
     if t.end != "finished":
-        parts.append(f"{t.end}{f': {t.error}' if t.error else ''}")
+        parts.append(f"{ENDS.get(t.end, t.end)}{f': {t.error}' if t.error else ''}")
     return ", ".join(parts)
 
 
 def _cost(c: Cost) -> str:
     share = (
-        "" if c.share_of_later_steps is None else f", {100 * c.share_of_later_steps:.2g} % of the steps after the first"
+        "" if c.share_of_later_steps is None else f", {100 * c.share_of_later_steps:.2g}% of the steps after the first"
     )
     return f"observing took {c.observer_seconds:.2f} s of {c.seconds:.2f} s: {c.first_step_seconds:.2f} s once{share}"

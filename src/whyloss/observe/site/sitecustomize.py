@@ -1,6 +1,6 @@
 """Python imports this at start-up where `whyloss run` put its folder first on PYTHONPATH.
 
-It waits for the script's own `import torch`, attaches right after it, and hands over to the sitecustomize that it hides.
+It waits for the script's own `import torch`, attaches after it, and hands over to the sitecustomize that it hides.
 It does nothing else: no argument, path or module of the script changes.
 """
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from whyloss.core import reach
 from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
 from whyloss.core.initialisation import untrained
 from whyloss.core.progress import learned
-from whyloss.core.reach import Tensors, depth, idle, kept_elsewhere, listed, reached_elsewhere, values, with_gradient
+from whyloss.core.reach import Tensors, depth, in_order, kept_elsewhere, listed
 from whyloss.core.run import Run, Trace
 from whyloss.core.sample import flat, sample_modules, sample_run, sample_tensors
 from whyloss.core.series import ABSENT
@@ -49,13 +50,13 @@ class DetachedParameters(Rule):
 
     def check(self, run: Run) -> Iterator[Outcome]:
         for trace in run.traces:
-            yield from self._judge(trace, reached_elsewhere(run, trace))
+            yield from self._judge(trace, reach.reached_elsewhere(run, trace))
 
     def _judge(self, trace: Trace, elsewhere: frozenset[int]) -> Iterator[Outcome]:
         if len(trace.every.steps) < self.updates or not trace.trained:
             yield self.skipped(f"needs the gradients of {self.updates} updates")
             return
-        cut, _ = idle(trace, self.updates)
+        cut, _ = reach.idle(trace, self.updates)
         cut = tuple(t for t in cut if t.key not in elsewhere)
         aside = kept_elsewhere(trace, cut)
         meant = tuple(t for t in cut if t not in aside)
@@ -75,8 +76,8 @@ class DetachedParameters(Rule):
             )
 
     def _found(self, trace: Trace, cut: Tensors) -> Finding:
-        cut = tuple(sorted(cut, key=lambda t: depth(trace, t)))
-        alive = tuple(t for t in with_gradient(trace, trace.tensors, 1) if depth(trace, t) >= 0)
+        cut = in_order(trace, cut)
+        alive = tuple(t for t in reach.with_gradient(trace, trace.tensors, 1) if depth(trace, t) >= 0)
         behind = [t for t in alive if depth(trace, t) > depth(trace, cut[-1])]
         first = min(behind, key=lambda t: depth(trace, t)).module if behind else ""
         severity, why = self._severity(trace, cut, alive)
@@ -87,7 +88,7 @@ class DetachedParameters(Rule):
         return self.finding(
             f"{listed(cut)} got no gradient at any of {rows} updates though {those} ran{others}{why}",
             Evidence("updates with a gradient", 0, f"some of {rows}", "updates", (0, trace.updates - 1)),
-            Evidence("values without a gradient", values(cut), values(trace.trained), "of all trained"),
+            Evidence("values without a gradient", reach.values(cut), reach.values(trace.trained), "of all trained"),
             Evidence("last module without one → first with one", f"{cut[-1].module} → {first or 'none'}"),
             severity=severity,
             place=trace.place_of(cut[0]),

@@ -1,14 +1,14 @@
 """gradient-not-cleared."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
 from whyloss.core.progress import learned
-from whyloss.core.run import Trace
-from whyloss.core.sample import falling, flat, sample_run
+from whyloss.core.run import Run, Trace
+from whyloss.core.sample import falling, flat, sample_run, sample_tensors
 from whyloss.core.series import NOT_OBSERVED, Series
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
@@ -32,53 +32,36 @@ class GradientNotCleared(Rule):
     name = "gradient-not-cleared"
     boundary = Boundary.BACKWARD
     explains = (
-        *(
-            "loss-diverging",
-            "loss-nonfinite",
-            "loss-flat",
-            "loss-at-baseline",
-            "loss-oscillating",
-            "loss-spikes",
-            "loss-noisy",
-        ),
-        *(
-            "plateau-high",
-            "underfitting",
-            "exploding-gradient",
-            "gradient-overflow",
-            "nonfinite-forward",
-            "nonfinite-backward",
-        ),
-        *("lr-too-high", "dead-relu", "saturated-activation", "activation-explosion", "clip-too-small"),
+        *("loss-diverging", "loss-nonfinite", "loss-flat", "loss-at-baseline", "loss-oscillating", "loss-spikes"),
+        *("loss-noisy", "plateau-high", "underfitting", "exploding-gradient", "gradient-overflow", "nonfinite-forward"),
+        *("nonfinite-backward", "lr-too-high", "dead-relu", "saturated-activation", "activation-explosion"),
+        "clip-too-small",
     )
     change = "Call optimizer.zero_grad() before the backward pass of every update."
     verify = "Run again: grad/leftover is 0 at every update, and the loss falls."
 
-    first: int = threshold(
-        2, unit="updates", why="two in a row, the second and the third, show that the loop clears nothing"
-    )
+    first: int = threshold(2, unit="updates", why="the second and the third in a row show that the loop clears nothing")
     often: float = threshold(
-        0.9, unit="of the updates", why="a loop that clears once an epoch leaves all but one in ten and more"
+        0.9, unit="of the updates", why="clearing once an epoch leaves all but one in ten and more"
     )
-    seldom: float = threshold(
-        0.5, unit="of the updates", why="below half, most updates are made with their own gradients"
-    )
+    seldom: float = threshold(0.5, unit="of the updates", why="below half, most updates have their own gradients only")
 
     def check_trace(self, trace: Trace) -> Iterator[Outcome]:
         left = trace.signal("grad/leftover")
         if left is None or len(left.finite) < self.first:
-            yield self.skipped(
-                f"needs {self.first} updates after the first at which left-over gradients were looked for"
-            )
+            yield self.skipped(f"needs {self.first} updates after the first with a look at what was left over")
+            return
+        if _set_by_hand(trace):
+            yield self.passed("no loss adds to the gradients of these tensors: they are set anew by hand")
             return
         share = float(np.mean(left.finite.low > 0.0))
-        severity = self._severity(trace, share, len(left))
+        severity = self._severity(trace, share)
         if severity is None:
             yield self.passed(f"gradients were left over at {share:.0%} of {len(left)} updates")
             return
         yield self._found(trace, left, share, severity)
 
-    def _severity(self, trace: Trace, share: float, count: int) -> Severity | None:
+    def _severity(self, trace: Trace, share: float) -> Severity | None:
         learns = learned(trace)
         if share >= self.often:
             return Severity.WARNING if learns else Severity.ERROR
@@ -90,8 +73,8 @@ class GradientNotCleared(Rule):
         kept = left.finite
         step, norm = int(kept.steps[-1]), kept.last
         given, before = _at(trace, step), _at(trace, step - 1)
-        how = "every" if share == 1.0 else f"{share:.0%} of"
-        again = f"{norm:.3g} was left when the backward pass of update {step} began"
+        how = "any of" if share == 1.0 else f"{share:.0%} of"
+        again = f"norm {norm:.3g} was left when the backward pass of update {step} began"
         return self.finding(
             f"gradients are not cleared before {how} {len(kept)} observed updates of {trace.optimizer}: {again}"
             + (f", and the step was taken with {given:.3g}" if given else ""),
@@ -135,8 +118,14 @@ class GradientNotCleared(Rule):
                 "near miss: one update with what a check before the loop had left",
                 sample_run(loss=flat(60), signals={"grad/leftover": np.where(np.arange(60) == 1, 3.0, 0.0)}),
             ),
+            silent("near miss: master weights that are handed gradients", _master()),
             silent("near miss: accumulation of four backward passes a step", sample_run(signals={"backwards": 4.0})),
         )
+
+
+def _set_by_hand(trace: Trace) -> bool:
+    """The losses reach other tensors and none of the optimizer's: copies that are handed the gradients of a model."""
+    return all(t.in_graph is False for t in trace.trained) and any(t.in_graph for t in trace.tensors)
 
 
 def _at(trace: Trace, step: int) -> float | None:
@@ -144,3 +133,9 @@ def _at(trace: Trace, step: int) -> float | None:
     total = trace.signal("grad/total")
     found = total.values[total.steps == step] if total is not None else np.zeros(0)
     return float(found[0]) if len(found) and np.isfinite(found[0]) else None
+
+
+def _master() -> Run:
+    own = [replace(t, key=t.key + 100, name=f"model.{t.name}", in_optimizer=False) for t in sample_tensors()]
+    copies = [replace(t, in_graph=False) for t in sample_tensors()]
+    return sample_run(loss=flat(60), tensors=[*copies, *own], signals={"grad/leftover": 3.0})

@@ -8,8 +8,8 @@ import numpy as np
 from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
 from whyloss.core.initialisation import untrained
 from whyloss.core.progress import learned
-from whyloss.core.reach import Tensors, idle, kept_elsewhere, listed, reached_elsewhere, values
-from whyloss.core.run import Run, Trace
+from whyloss.core.reach import Tensors, beside, idle, kept_elsewhere, listed, reached_elsewhere, values
+from whyloss.core.run import Run, Tensor, Trace
 from whyloss.core.sample import flat, sample_modules, sample_run, sample_tensors
 from whyloss.core.series import ABSENT
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
@@ -55,22 +55,24 @@ class UnusedParameters(Rule):
         _, unused = idle(trace, self.updates)
         aside = kept_elsewhere(trace, unused)
         unused = tuple(t for t in unused if t not in aside and t.key not in elsewhere)
-        found: dict[tuple[Severity, str], list[int]] = {}
-        for i, t in enumerate(unused):
-            found.setdefault(self._severity(trace, (t,)), []).append(i)
+        found: dict[tuple[Severity, str], Tensors] = {}
+        for t in unused:
+            verdict = self._severity(trace, t, beside(t, unused))
+            found[verdict] = (*found.get(verdict, ()), t)
         for (severity, why), members in found.items():
-            yield self._found(trace, tuple(unused[i] for i in members), severity, why)
+            yield self._found(trace, members, severity, why)
         if not found:
             yield self.passed(f"each of the {len(trace.trained)} trained tensors was used in some update")
 
-    def _severity(self, trace: Trace, unused: Tensors) -> tuple[Severity, str]:
-        module = trace.module(unused[0].module)
+    def _severity(self, trace: Trace, tensor: Tensor, part: Tensors) -> tuple[Severity, str]:
+        """`part`: the unused tensors of the same part of the model."""
+        module = trace.module(tensor.module)
         around = [trace.module(path) for path in module.siblings] if module is not None else []
         if any(m is not None and m.order is not None for m in around):
             return Severity.INFO, "; others beside it run, as with experts and heads"
-        if not unused[0].user_code:
+        if not tensor.user_code:
             return Severity.INFO, "; it belongs to a library's model"
-        if untrained(unused) is False:
+        if untrained(part) is False:
             return Severity.INFO, "; its weights look trained"
         if learned(trace):
             return Severity.INFO, "; the run trains without it"

@@ -1,14 +1,16 @@
 """loss-flat."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
+from whyloss.core.initialisation import untrained
+from whyloss.core.levels import baselines, own_loss, says_nothing
 from whyloss.core.progress import ERRORS, fell
-from whyloss.core.run import Trace
-from whyloss.core.sample import falling, flat, sample_run
+from whyloss.core.run import Objective, Run, Trace
+from whyloss.core.sample import falling, flat, sample_run, sample_tensors
 from whyloss.core.series import fall
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
@@ -24,7 +26,9 @@ class LossFlat(Rule):
     Nothing was learned. It says that, not why: the rate, the gradients, the data and the loss can each be the reason.
     ## What else looks like this
     A loss printed with too few digits (the stored values are compared, in full precision); a run that started at a good
-    minimum (fine-tuning, a resumed run); adversarial losses, which hold each other in balance; policy-gradient losses.
+    minimum (fine-tuning, a resumed run): it starts below the loss of a constant prediction, or its weights no longer
+    look like an initialisation; two optimizers that play against each other; policy-gradient losses, which take both
+    signs. None of them is reported.
     ## What to do
     Look at the causes that could explain it, in the order of the report.
     """
@@ -37,6 +41,12 @@ class LossFlat(Rule):
 
     updates: int = threshold(100, unit="updates", why="healthy runs of the tuning set had all left their start by then")
     share: float = threshold(0.02, unit="of the first level", why="healthy runs fell by 10 % and more in 100 updates")
+    good: float = threshold(0.9, unit="of a baseline", why="a tenth below the best constant prediction took learning")
+
+    def check(self, run: Run) -> Iterator[Outcome]:
+        for trace in run.traces:
+            reason = says_nothing(run, trace)
+            yield from [self.skipped(reason)] if reason else self.check_trace(trace)
 
     def check_trace(self, trace: Trace) -> Iterator[Outcome]:
         loss = trace.loss
@@ -47,8 +57,12 @@ class LossFlat(Rule):
         assert result is not None  # more than six finite samples
         moved = max(abs(result.drop), result.start - result.lowest)
         limit = max(self.share * abs(result.start), ERRORS * result.error)
+        moved = max(moved, result.start - loss.finite.first - ERRORS * result.noise)  # a jump in the first updates
         if moved > limit or fell(result):
             yield self.passed(f"the loss moved from {result.start:.4g} to {result.end:.4g}")
+            return
+        if self._started_good(trace):
+            yield self.passed(f"the loss stayed at {result.end:.4g}, where an earlier training had brought it")
             return
         exact = bool(np.all(loss.values == loss.first))
         how = "exactly constant" if exact else f"{result.start:.6g} at the start and {result.end:.6g} at the end"
@@ -59,11 +73,39 @@ class LossFlat(Rule):
             place=trace.step_place,
         )
 
+    def _started_good(self, trace: Trace) -> bool:
+        """By the loss of a constant prediction; where that is not known, by the weights."""
+        levels, own = baselines(trace), own_loss(trace)
+        start = None if own is None else fall(own)
+        if levels and start is not None:
+            return start.start < self.good * levels[-1].value
+        return untrained(trace.trained) is False
+
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
+        tuned = tuple(replace(t, largest=(t.std or 0.1) * 6) for t in sample_tensors())
+        hand = flat(200, 0.4)
         return (
             fires("noise around ln 10 for 200 updates", sample_run(loss=flat(200)), Severity.WARNING),
             fires("exactly constant", sample_run(loss=np.full(200, 2.3)), Severity.WARNING),
+            fires("a loss written by hand, on fresh weights", sample_run(loss=hand, objectives=()), Severity.WARNING),
             silent("near miss: a fall of 10 % under the same noise", sample_run(loss=falling(200, 2.3, 2.05, 0.002))),
+            silent("near miss: a jump at once, then level", sample_run(loss=np.r_[2.3, flat(199, 15.0)])),
             silent("near miss: too short to say", sample_run(loss=flat(30))),
+            silent("near miss: fine-tuning that starts at 0.1", sample_run(loss=flat(200, 0.1))),
+            silent("near miss: the same, written by hand", sample_run(loss=hand, tensors=tuned, objectives=())),
+            silent("near miss: a policy gradient around 0", sample_run(loss=flat(200, 1.0, 0.5) - 1.0, objectives=())),
+            silent(
+                "near miss: a generator at a level loss",
+                _two(sample_run(loss=flat(200, 0.7)), sample_run(loss=flat(200, 1.3))),
+            ),
         )
+
+
+def _two(a: Run, b: Run) -> Run:
+    """Two optimizers at the same time, each with tensors of its own."""
+    other = b.traces[0]
+    apart = tuple(replace(t, key=t.key + 100) for t in other.tensors)
+    unlike = (Objective(kind="binary_cross_entropy_with_logits", single=False),)
+    seen = tuple(replace(t, in_optimizer=False) for t in a.traces[0].tensors)
+    return Run(traces=(*a.traces, replace(other, index=1, tensors=apart + seen, objectives=unlike)), facts=a.facts)

@@ -16,42 +16,32 @@ class SymmetricInit(Rule):
     """The units of a hidden layer start identical and stay identical: the layer is one unit wide.
 
     ## What it detects
-    All rows of a weight that another layer follows are equal before updates 0, 1 and 2, although the weight moved in
-    between. Also a network that can't even move: the rows of two weights and more are equal, their gradient is exactly 0
-    at every update, and no weight with distinct rows shares that fate.
+    All rows of a weight that another layer follows are equal before updates 0, 1 and 2, although it moved in between.
+    Also a network that can't even move: the rows of two weights and more are equal, their gradient is exactly 0 at
+    every update, and no weight with distinct rows shares that fate.
     ## Why it matters
-    Equal units get equal gradients, so no number of updates parts them. Whatever its width, the layer computes one number.
+    Equal units get equal gradients, so no number of updates parts them: however wide, the layer computes one number.
     ## What else looks like this
-    A last layer, a low-rank factor or the end of a residual branch that starts at 0: its rows part at the first update that
-    moves it, so it is not reported; nor is a constant weight that nothing has moved yet (a warm-up from rate 0).
+    A last layer, a low-rank factor or the end of a residual branch that starts at 0: its rows part at the first update
+    that moves it. A constant weight that nothing has moved yet, as in a warm-up from rate 0. Neither is reported.
     ## What to do
     Initialise weights at random (PyTorch's default does). Look for `constant_`, `zeros_`, `ones_` or `fill_` in the
-    initialisation, and for `p.data = ...` in a loop over all parameters.
+    initialisation, and for assignments to `p.data` in a loop over all parameters.
     """
 
     name = "symmetric-init"
     boundary = Boundary.FORWARD
     explains = (
-        "loss-flat",
-        "loss-at-baseline",
-        "zero-gradient",
-        "vanishing-gradient",
-        "dead-relu",
-        "plateau-high",
-        "underfitting",
-        "lr-too-low",
+        *("loss-flat", "loss-at-baseline", "zero-gradient", "vanishing-gradient", "dead-relu"),
+        *("plateau-high", "underfitting", "lr-too-low"),
     )
-    change = "Initialise the weights at random (Kaiming or Xavier); only biases and a deliberately zero last layer may be constant."
+    change = "Initialise the weights at random (Kaiming or Xavier); only biases and a last layer may start constant."
     verify = "Run again: rows/spread of every hidden weight is above 0 before update 0."
 
-    looks: int = threshold(
-        3, unit="looks", why="a zero last layer or low-rank factor parts at update 1; a third look allows a warm-up"
-    )
-    rounding: float = threshold(
-        1e-6, unit="of the norm", why="eight float32 roundings (2**-23 each), from sums taken in another order"
-    )
+    looks: int = threshold(3, unit="looks", why="a zero last layer or factor parts at the first update that moves it")
+    rounding: float = threshold(1e-6, unit="of the norm", why="eight roundings of float32, from sums in another order")
     share: float = threshold(
-        1e-3, unit="of the movement", why="rows with gradients of their own part by as much as they move"
+        1e-3, unit="of the way", why="rows with gradients of their own part by as much as they move"
     )
 
     def check_trace(self, trace: Trace) -> Iterator[Outcome]:
@@ -68,17 +58,11 @@ class SymmetricInit(Rule):
         first, spread = found[0], trace.signal(f"rows/spread[{found[0].name}]")
         assert spread is not None
         how = "although it moves" if moving else "and their gradient is exactly 0"
-        more = f"; so are those of {len(found) - 1} more weights" if len(found) > 1 else ""
+        more = f", as are those of {len(found) - 1} more" if len(found) > 1 else ""
         yield self.finding(
             f"the {first.shape[0]} rows of {first.name} are identical at updates 0 to {spread.steps[-1]} {how}{more}",
-            Evidence(
-                "difference of its rows, ‖W − row 0‖/‖W‖",
-                float(spread.high.max()),
-                self.rounding,
-                "",
-                tuple(int(s) for s in spread.steps[: self.looks]),
-            ),
-            Evidence("weights with identical rows", float(len(found)), 0.0, "", (0,)),
+            Evidence("difference of its rows, ‖W − row 0‖/‖W‖", float(spread.high.max()), self.rounding, "", (0, 1, 2)),
+            Evidence("weights with identical rows", len(found), 0, "weights"),
             severity=Severity.ERROR,
             place=trace.place_of(first),
             certain=True,
@@ -86,23 +70,16 @@ class SymmetricInit(Rule):
 
     def _moves_as_one(self, trace: Trace, t: Tensor) -> bool:
         """Rows equal within rounding at the first looks, and ever since within a small share of the way moved."""
-        spread = trace.signal(f"rows/spread[{t.name}]")
-        way, norm, gradient = (trace.signal(f"{s}[{t.name}]") for s in ("update/norm", "weight/norm", "grad/norm"))
-        if (
-            spread is None
-            or way is None
-            or norm is None
-            or gradient is None
-            or not np.all(gradient.values[: self.looks] > 0)
-        ):
+        spread, gradient = trace.signal(f"rows/spread[{t.name}]"), trace.signal(f"grad/norm[{t.name}]")
+        way, norm = trace.signal(f"update/norm[{t.name}]"), trace.signal(f"weight/norm[{t.name}]")
+        if spread is None or gradient is None or way is None or norm is None:
             return False
         moved = np.array([way.values[way.steps < s].sum() for s in spread.steps])
-        at = np.array([norm.values[norm.steps <= s][-1] if (norm.steps <= s).any() else np.nan for s in spread.steps])
+        at = np.array([norm.values[max(int(np.searchsorted(norm.steps, s, "right")) - 1, 0)] for s in spread.steps])
         reach = self.share * moved / np.where(at > 0, at, np.nan)
-        equal = (spread.high == 0) | (spread.high <= reach)
-        return bool(
-            np.all(spread.high[: self.looks] <= self.rounding) and equal[1:].all() and moved[self.looks - 1] > 0
-        )
+        equal = (moved == 0) | (spread.high == 0) | (spread.high <= reach)
+        start = bool(np.all(spread.high[: self.looks] <= self.rounding) and np.all(gradient.low[: self.looks] > 0))
+        return start and bool(equal.all() and moved[-1] > 0)
 
     def _stuck(self, trace: Trace, seen: list[Tensor]) -> list[Tensor]:
         """The weights whose gradient never was anything but 0, where two and more are and each has identical rows."""
@@ -112,57 +89,32 @@ class SymmetricInit(Rule):
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
-        steps = np.arange(200.0)
-        parts = np.minimum(steps, 1.0) * 1.2
-        still = {
-            f"{s}[{n}.{p}]": 0.0
-            for s in ("grad/norm", "update/norm")
-            for n in ("fc1", "fc2", "head")
-            for p in ("weight", "bias")
-        }
-        zeros = {f"rows/spread[{n}.weight]": 0.0 for n in ("fc1", "fc2", "head")}
+        steps, layers = np.arange(200.0), ("fc1", "fc2", "head")
+        pulls = [f"{s}[{n}.{p}]" for s in ("grad/norm", "update/norm") for n in layers for p in ("weight", "bias")]
+        still, rows = dict.fromkeys(pulls, 0.0), [f"rows/spread[{n}.weight]" for n in layers]
+        same, parts = dict.fromkeys(rows, 0.0), np.minimum(steps, 1.0) * 1.2
         bias = {"grad/norm[head.bias]": 0.1, "update/norm[head.bias]": 1e-3}
-        warm = {
-            "update/norm[head.weight]": np.minimum(steps // 10, 1.0) * 1e-3,
-            "rows/spread[head.weight]": np.minimum(steps // 11, 1.0),
-        }
+        warm = {"update/norm[fc1.weight]": np.minimum(steps // 10, 1.0) * 1e-3, rows[0]: np.minimum(steps // 11, 1.0)}
+        slow = {rows[0]: 1e-7 * steps, "update/norm[fc1.weight]": 1e-6}
         return (
-            fires(
-                "two layers move, their rows stay equal",
-                sample_run(signals={"rows/spread[fc1.weight]": 0.0, "rows/spread[fc2.weight]": 1e-8}),
-                Severity.ERROR,
-            ),
-            fires("one hidden layer", sample_run(signals={"rows/spread[fc1.weight]": 0.0}), Severity.ERROR),
-            fires("four updates are enough", sample_run(4, signals={"rows/spread[fc1.weight]": 0.0}), Severity.ERROR),
-            fires(
-                "all zero behind ReLU: only the last bias moves",
-                sample_run(signals=still | zeros | bias),
-                Severity.ERROR,
-            ),
-            silent("near miss: zero-initialised last layer", sample_run(signals={"rows/spread[head.weight]": parts})),
-            silent(
-                "near miss: low-rank factor that starts at 0",
-                sample_run(signals={"rows/spread[fc1.weight]": parts, "rows/spread[fc2.weight]": parts}),
-            ),
-            silent("near miss: zero last layer, rate 0 for ten updates", sample_run(signals=warm)),
-            silent("near miss: last layer with tied targets", sample_run(signals={"rows/spread[head.weight]": 0.0})),
-            silent(
-                "near miss: constant weight that moves by 1e-7 an update",
-                sample_run(signals={"rows/spread[fc1.weight]": 1e-7 * steps, "update/norm[fc1.weight]": 1e-6}),
-            ),
-            silent(
-                "near miss: zero branch ends while every gradient is cleared",
-                sample_run(signals=still | {"rows/spread[fc1.weight]": 0.0, "rows/spread[fc2.weight]": 0.0}),
-            ),
+            fires("rows of two layers stay equal", sample_run(signals={rows[0]: 0.0, rows[1]: 1e-8}), Severity.ERROR),
+            fires("one hidden layer", sample_run(signals={rows[0]: 0.0}), Severity.ERROR),
+            fires("four updates are enough", sample_run(4, signals={rows[0]: 0.0}), Severity.ERROR),
+            fires("all zero: only the last bias moves", sample_run(signals=still | same | bias), Severity.ERROR),
+            silent("near miss: zero-initialised last layer", sample_run(signals={rows[2]: parts})),
+            silent("near miss: low-rank factors that start at 0", sample_run(signals={rows[0]: parts, rows[1]: parts})),
+            silent("near miss: zero branch, rate 0 for ten updates", sample_run(signals=warm)),
+            silent("near miss: last layer with tied targets", sample_run(signals={rows[2]: 0.0})),
+            silent("near miss: constant weight that moves by 1e-7 an update", sample_run(signals=slow)),
+            silent("near miss: zero branches, gradients cleared", sample_run(signals=still | same | {rows[2]: 1.3})),
         )
 
 
 def _followed(trace: Trace, t: Tensor) -> bool:
     """Whether a weight comes after it in the forward pass, or in the order of the tensors where that is not known."""
-    others = [o for o in trace.tensors if len(o.shape) > 1 and o.module != t.module]
     if trace.depth(t) >= 0:
-        return any(trace.depth(o) > trace.depth(t) for o in others)
-    return any(o.key != t.key for o in trace.tensors[trace.tensors.index(t) :] if len(o.shape) > 1)
+        return any(trace.depth(o) > trace.depth(t) for o in trace.tensors if len(o.shape) > 1)
+    return any(len(o.shape) > 1 for o in trace.tensors[trace.tensors.index(t) + 1 :])
 
 
 def _never_pulled(trace: Trace, t: Tensor) -> bool:

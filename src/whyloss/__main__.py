@@ -1,0 +1,5 @@
+"""python -m whyloss"""
+
+from whyloss.cli import main
+
+main()

@@ -1,0 +1,23 @@
+"""Did the training learn anything from its inputs?"""
+
+import numpy as np
+
+from whyloss.core.levels import baselines, own_loss
+from whyloss.core.progress import learned
+from whyloss.core.run import Trace
+from whyloss.core.series import fall
+
+BELOW = 0.02  # of the best constant prediction's loss: batches scatter around it by that much
+
+
+def learned_from_input(trace: Trace) -> bool | None:
+    """`learned`; but False where the loss fell no further than that of the best constant prediction, which the last
+    bias reaches alone, and None where it did not fall and takes both signs, as a policy gradient's does."""
+    result, loss = learned(trace), trace.loss
+    if loss is not None and np.any(loss.low < 0) and np.any(loss.high > 0):
+        return result or None
+    known, own = baselines(trace), own_loss(trace)
+    reached = fall(own) if own is not None else None
+    if not result or not known or reached is None:
+        return result
+    return reached.end < (1 - BELOW) * known[-1].value
