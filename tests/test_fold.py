@@ -5,8 +5,8 @@ from typing import Any
 from whyloss.core.finding import Boundary, Finding, Severity
 from whyloss.core.run import Run
 from whyloss.core.sample import falling, flat, sample_run
-from whyloss.diagnose import diagnose
-from whyloss.diagnose.fold import fold
+from whyloss.diagnosis import diagnose
+from whyloss.diagnosis.fold import fold
 
 
 def finding(name: str, **fields: Any) -> Finding:

@@ -78,8 +78,8 @@ def test_the_list_of_verbs_says_what_their_own_help_says():
 
 
 def test_public_names_are_what_they_say_whatever_was_imported_before():
-    """whyloss.diagnose is a package too."""
-    import whyloss.diagnose.fold
+    """It is not shadowed by a subpackage of its name."""
+    import whyloss.diagnosis.fold
     import whyloss.live.watch
     import whyloss.report.text
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from whyloss.core.errors import WhylossError as WhylossError
     from whyloss.core.report import Report as Report
     from whyloss.core.run import Run as Run
-    from whyloss.diagnose import diagnose as diagnose
+    from whyloss.diagnosis import diagnose as diagnose
     from whyloss.journal import read_run as read_run
     from whyloss.live import watch as watch
 
@@ -25,7 +25,7 @@ _PUBLIC = {
     "WhylossError": "whyloss.core.errors",
     "clip_by_norm": "whyloss.core.clipping",
     "clip_by_value": "whyloss.core.clipping",
-    "diagnose": "whyloss.diagnose.diagnose",
+    "diagnose": "whyloss.diagnosis.diagnose",
     "read_run": "whyloss.journal",
     "watch": "whyloss.live.watch",
 }

@@ -53,7 +53,7 @@ def catalogue() -> Iterator[str]:
 def page(rule: Rule) -> Iterator[str]:
     """The rule's page; its examples are run on the spot, and what they give is what is printed."""
     from whyloss.core.finding import Finding
-    from whyloss.diagnose.diagnose import run_rules
+    from whyloss.diagnosis.diagnose import run_rules
 
     yield f"# {rule.name}"
     yield f"{rule.boundary} boundary, {'symptom' if rule.symptom else 'cause'}"

@@ -19,7 +19,7 @@ def report(run_dir: Path, form: str, output: Path | None, fail_on: str) -> None:
     """
     check_output(output)
     _check_folder(run_dir)
-    from whyloss.diagnose import diagnose
+    from whyloss.diagnosis import diagnose
     from whyloss.journal import read_run
     from whyloss.live.finish import empty
     from whyloss.report import short_path

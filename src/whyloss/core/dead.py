@@ -22,6 +22,10 @@ class Gate:
     owner: str  # path of the module whose weight and bias decide what arrives at the ReLU
     tensors: tuple[Tensor, ...]  # of the owner, trained
 
+    @property
+    def name(self) -> str:
+        return self.owner or self.module.path
+
 
 @dataclass(frozen=True)
 class Dead:

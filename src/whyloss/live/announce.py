@@ -1,22 +1,22 @@
 """Says what is certain as soon as it is, while the training still runs."""
 
-from whyloss.core.finding import Finding
+from whyloss.core.finding import Finding, Severity
 from whyloss.core.run import Run
-from whyloss.diagnose.diagnose import run_rules
-from whyloss.diagnose.fold import fold
+from whyloss.diagnosis.diagnose import run_rules
+from whyloss.diagnosis.fold import fold
 from whyloss.report import clean, short_path
 
 
 class Announcer:
-    """Remembers what it has said; each certain alarm is said once."""
+    """Remembers what it has said; each certain error is said once."""
 
     def __init__(self) -> None:
         self.said: dict[str, Finding] = {}
 
     def look(self, run: Run) -> list[Finding]:
-        """The alarms of this run that are certain, stand at a root and were not said before."""
+        """The errors of this run that are certain, stand at a root and were not said before."""
         roots, _ = fold([o for o in run_rules(run) if isinstance(o, Finding)])
-        new = [f for f in roots if f.certain and f.severity.alarm and f.name not in self.said]
+        new = [f for f in roots if f.certain and f.severity is Severity.ERROR and f.name not in self.said]
         self.said |= {f.name: f for f in new}
         return new
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from whyloss.core.report import Report
 from whyloss.core.run import Run
-from whyloss.diagnose import diagnose
+from whyloss.diagnosis import diagnose
 from whyloss.journal import add_end, read_run
 from whyloss.report import short_path, write_json
 

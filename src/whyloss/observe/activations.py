@@ -296,23 +296,27 @@ class Sketch:
         buffers.high[0] = torch.full_like(buffers.high[0], -torch.inf)
         dead = (torch.maximum(buffers.high[1], buffers.high[2]) <= 0).float()
         columnwise = torch.stack([mean, variance, low, high, zeros, dead])
-        filled = [(s, self._seen(s), s.exact_since is not None) for s in slots if s.filled]
-        width = columnwise.shape[1]
-        row.then(columnwise, lambda flat: self._put_all(row, columns, filled, flat.reshape(-1, width)))
+        made = [(s, s.rows, self._seen(s), s.exact_since is not None) if s.filled else None for s in slots]
+        starts, width = [s.start for s in slots], columnwise.shape[1]
+        row.then(columnwise, lambda flat: self._put_all(row, columns, made, _figures(flat.reshape(-1, width), starts)))
 
     def _seen(self, slot: _Slot) -> int:
         """Observed steps that the slot's dead units were judged on, this one included."""
         seen = self._window[0] + 1 + self._window[1]
         return seen if slot.exact_since is None else min(seen, self._observed - slot.exact_since)
 
-    def _put_all(self, row: Row, columns: dict[str, int], slots: list[tuple[_Slot, int, bool]], c: Floats) -> None:
-        for slot, seen, exact in slots:
-            figures = _figures(c[:, slot.columns], slot.rows)
-            for part, value in zip(PARTS, (*figures, seen, exact), strict=True):
+    def _put_all(
+        self, row: Row, columns: dict[str, int], made: list[tuple[_Slot, int, int, bool] | None], figures: Floats
+    ) -> None:
+        for one, (mean, std, low, high, zeros, dead) in zip(made, figures.T.tolist(), strict=True):
+            if one is None:
+                continue
+            slot, rows, seen, exact = one
+            for part, value in zip(PARTS, (mean, std, low, high, zeros / rows, dead, seen, exact), strict=True):
                 column = columns.get(f"activation/{part}[{slot.name}]")
                 if column is not None:
                     row.put(column, float(value))
-            slot.suspected = slot.suspected or (figures[-1] >= SUSPECT and self._observed >= 3)
+            slot.suspected = slot.suspected or (dead >= SUSPECT and self._observed >= 3)
 
     def _look_closer(self, slot: _Slot) -> None:
         """From the next observed step on, judge this slot on all examples; what the sketch said is forgotten."""
@@ -380,9 +384,13 @@ def _rows(tensor: torch.Tensor, channels_first: bool, turn: int) -> torch.Tensor
     return tensor[index]
 
 
-def _figures(c: Floats, rows: int) -> tuple[float, float, float, float, float, float]:
-    """mean, std, low, high, shares of zeros and dead units, from each unit's mean, variance, low, high, zeros, dead."""
+def _figures(c: Floats, starts: list[int]) -> Floats:
+    """[6, slots]: mean, std, low, high, zeros a unit and share of dead units of every slot, which begin at `starts`, from
+    each unit's mean, variance, low, high, number of zeros, dead or not."""
+    widths = np.diff([*starts, c.shape[1]])
     with np.errstate(invalid="ignore", over="ignore"):
-        std = float(np.sqrt(c[1].mean() + c[0].var()))
-    zeros = float(c[4].mean()) / rows
-    return float(c[0].mean()), std, float(c[2].min()), float(c[3].max()), zeros, float(c[5].mean())
+        means = np.add.reduceat(c, starts, axis=1) / widths
+        between = np.add.reduceat((c[0] - np.repeat(means[0], widths)) ** 2, starts) / widths
+        std = np.sqrt(means[1] + between)
+    low, high = np.minimum.reduceat(c[2], starts), np.maximum.reduceat(c[3], starts)
+    return np.stack([means[0], std, low, high, means[4], means[5]])

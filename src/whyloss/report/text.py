@@ -95,10 +95,11 @@ def _cause(number: int, cause: Cause, report: Report) -> RenderableType:
 
 
 def _tail(report: Report) -> Iterable[tuple[str, str]]:
-    for i, out in enumerate(report.ruled_out):
-        yield ("not it" if i == 0 else "", f"{out.name}: {out.reason}")
-    if report.passed:
-        yield ("passed", f"{len(report.passed)} checks: {', '.join(p.rule for p in report.passed)}")
+    yield from _ruled_out(report)
+    ruled_out = {out.name for out in report.ruled_out}
+    passed = [p.rule for p in report.passed if p.rule not in ruled_out]
+    if passed:
+        yield ("passed", f"{len(passed)} {'other ' if ruled_out else ''}checks: {', '.join(passed)}")
     reasons = {s.reason: ", ".join(o.rule for o in report.skipped if o.reason == s.reason) for s in report.skipped}
     for i, (reason, rules) in enumerate(reasons.items()):
         yield ("not judged" if i == 0 else "", f"{rules}: {reason}")
@@ -108,6 +109,15 @@ def _tail(report: Report) -> Iterable[tuple[str, str]]:
     yield ("cost", _cost(report.cost))
     if report.folder:
         yield ("run", report.folder)
+
+
+def _ruled_out(report: Report) -> Iterable[tuple[str, str]]:
+    """With their reasons where the verdict rests on them; by name alone under a cause that is confirmed by itself."""
+    if report.ruled_out and report.causes[0].status == "confirmed":
+        yield ("not it", ", ".join(out.name for out in report.ruled_out))
+        return
+    for i, out in enumerate(report.ruled_out):
+        yield ("not it" if i == 0 else "", f"{out.name}: {out.reason}")
 
 
 def _rows(rows: Iterable[tuple[str, str]]) -> Table:

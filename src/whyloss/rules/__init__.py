@@ -1,4 +1,4 @@
-"""One file a rule: a pure function of a Run. Found by being here; third parties use the entry-point group whyloss.rules."""
+"""One file a rule: a pure function of a Run. Found by being here, or through the entry-point group whyloss.rules."""
 
 from whyloss.rules.registry import all_rules, find
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold

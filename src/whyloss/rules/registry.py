@@ -2,8 +2,9 @@
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import entry_points
+from typing import Any
 
 from whyloss.core.errors import Misuse
 from whyloss.rules.rule import Rule
@@ -15,11 +16,17 @@ def all_rules() -> tuple[Rule, ...]:
     package = importlib.import_module("whyloss.rules")
     modules = [m.name for m in pkgutil.walk_packages(package.__path__, "whyloss.rules.") if not m.ispkg]
     classes = [cls for name in modules for cls in _rules_in(importlib.import_module(name))]
-    for point in entry_points(group="whyloss.rules"):
+    for point in _entry_points():
         classes.append(_checked(point.load(), point.value))
     rules = [cls() for cls in classes]
     _refuse_duplicates(rules)
     return tuple(sorted(rules, key=lambda r: (r.boundary.order, r.name)))
+
+
+def _entry_points() -> Iterable[Any]:
+    from importlib.metadata import entry_points  # 25 ms, so only here
+
+    return entry_points(group="whyloss.rules")
 
 
 def find(name: str) -> Rule:

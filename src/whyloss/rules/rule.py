@@ -35,7 +35,7 @@ def silent(title: str, run: Run) -> Example:
 
 @dataclass(frozen=True)
 class Rule:
-    """Base of all rules. A subclass sets the class attributes and writes `check_trace`, or `check` for whole-run facts."""
+    """Base of all rules. A subclass sets the class attributes and writes `check_trace`, or `check` for a whole run."""
 
     name: ClassVar[str]
     boundary: ClassVar[Boundary]

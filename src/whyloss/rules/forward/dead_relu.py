@@ -9,9 +9,12 @@ import numpy as np
 from whyloss.core.dead import Dead, Gate, dead, fed_around, gates, share
 from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
 from whyloss.core.learning import learned_from_input
+from whyloss.core.levels import baselines
 from whyloss.core.run import Trace
 from whyloss.core.sample import flat, sample_modules, sample_run
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
+
+KILLERS = ("lr-too-high", "gradient-not-cleared", "loss-diverging")  # of a layer that was alive at first
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class DeadRelu(Rule):
     that learns; negative outputs before GELU, a normalisation or the loss. None of them is reported.
     ## What to do
     Dead from the start: look at the biases (they should start near 0), the initialisation, the scale and sign of the
-    inputs. Dead from a later update on: a step was too large. Lower the rate, clip the gradient, look at that batch.
+    inputs. Dead later: a step was too large; lower the rate, clip the gradient, look at that batch.
     """
 
     name = "dead-relu"
@@ -71,16 +74,16 @@ class DeadRelu(Rule):
         how, evidence = self._killer(trace, first)
         more = f"; so is that of {len(found) - 1} later layers" if len(found) > 1 else ""
         since = f"from update {first.since} on{how}" if first.since else "from the first update on"
-        killed: dict[str, Any] = {"explained_by": ("lr-too-high", "gradient-not-cleared", "loss-diverging")}
+        killed: dict[str, Any] = {"explained_by": KILLERS} if first.since else {}
         return self.finding(
-            f"the output of {_named(first.gate)} is 0 behind its ReLU for every example {since}{more}",
+            f"the output of {first.gate.name} is 0 behind its ReLU for every example {since}{more}",
             Evidence("units that are never above 0", 1.0, self.whole, "", (first.since, trace.updates - 1)),
             *evidence,
             severity=_severity(trace, first),
             place=_place(trace, first.gate),
             first_step=first.since,
             certain=True,
-            **(killed if first.since else {}),
+            **killed,
         )
 
     def _killer(self, trace: Trace, d: Dead) -> tuple[str, tuple[Evidence, ...]]:
@@ -99,7 +102,7 @@ class DeadRelu(Rule):
 
     def _most_of(self, trace: Trace, gate: Gate, part: float) -> Outcome:
         return self.finding(
-            f"{part:.0%} of the units of {_named(gate)} are 0 behind its ReLU for every example of the last window",
+            f"{part:.0%} of the units of {gate.name} are 0 behind its ReLU for every example of the last window",
             Evidence("units that are never above 0", part, self.most, "", (0, trace.updates - 1)),
             severity=Severity.WARNING if learned_from_input(trace) is False else Severity.INFO,
             place=_place(trace, gate),
@@ -115,8 +118,7 @@ class DeadRelu(Rule):
         most, some = exact | {"activation/dead[act1]": 0.85}, exact | {"activation/dead[act1]": 0.6}
         round_it = {"activation/high[act2]": 0.0, "activation/dead[act2]": 1.0, "activation/exact[act2]": 1.0}
         plain = tuple(m for m in sample_modules() if m.kind == "Linear")
-        below = {"activation/high[fc1]": -1.0, "activation/low[fc1]": -3.0}
-        gelu = sample_modules(activation="GELU")
+        below, gelu = {f"activation/{p}[fc1]": -1.0 for p in ("high", "low")}, sample_modules(activation="GELU")
         return (
             fires("all units dead from the start", sample_run(loss=bad, signals=start), Severity.ERROR),
             fires("killed at update 60", sample_run(signals=killed), Severity.ERROR),
@@ -132,18 +134,16 @@ class DeadRelu(Rule):
 
 
 def _severity(trace: Trace, d: Dead) -> Severity:
-    """Nothing passes: error. Where the signal may go round the layer: by whether the run learns."""
+    """Nothing passes: error. Where the signal goes round, as in a run that beats any constant: by what it learns."""
     around = fed_around(trace, d.gate)
-    if learned_from_input(trace):
-        return Severity.INFO if around else Severity.WARNING if around is None and not d.since else Severity.ERROR
-    return Severity.WARNING if around else Severity.ERROR
-
-
-def _named(gate: Gate) -> str:
-    return gate.owner or gate.module.path
+    if not learned_from_input(trace):
+        return Severity.WARNING if around else Severity.ERROR
+    if around or (baselines(trace) and not d.since):
+        return Severity.INFO
+    return Severity.WARNING if around is None and not d.since else Severity.ERROR
 
 
 def _place(trace: Trace, gate: Gate) -> Place:
     """The layer in front of the ReLU, and its bias where it has one."""
     last = next((t for t in gate.tensors if t.name.endswith("bias")), next(iter(gate.tensors), None))
-    return trace.place_of(last) if last else Place(module=_named(gate))
+    return trace.place_of(last) if last else Place(module=gate.name)

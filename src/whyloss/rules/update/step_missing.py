@@ -131,6 +131,10 @@ class StepMissing(Rule):
             ),
             silent("near miss: seven attack gradients an update", sample_run(loss=flat(60), order=attack)),
             silent(
+                "near miss: a closure evaluated eight times within a step",
+                sample_run(loss=flat(60), order=(ORDER[2], *ORDER[:2] * 8)),
+            ),
+            silent(
                 "near miss: sharpness-aware, two passes an update", sample_run(loss=flat(60), order=ORDER[:2] + ORDER)
             ),
         )
@@ -138,6 +142,8 @@ class StepMissing(Rule):
 
 def _thrown(order: tuple[Call, ...]) -> int:
     """Backward calls whose gradients were cleared before the step, of the line whose gradients the step used."""
+    names = [c.what for c in order]
+    order = order[: names.index("step")] if "step" in names else order  # a closure runs within the step
     lines = [(c.file, c.line) for c in order if c.what == "backward"]
     if not lines:
         return 0

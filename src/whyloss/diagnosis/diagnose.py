@@ -9,7 +9,7 @@ from whyloss.core.finding import Finding, Outcome, Passed, Skipped
 from whyloss.core.report import Cause, Cost, Report, RuledOut, Status, Symptom, Training, Verdict
 from whyloss.core.run import Run, Trace
 from whyloss.core.series import Series
-from whyloss.diagnose.fold import fold, rank
+from whyloss.diagnosis.fold import fold, rank
 from whyloss.rules import Rule, all_rules
 
 CURVE_UPDATES = 20  # below that many updates a curve says nothing, and "healthy" would be a guess
@@ -79,7 +79,7 @@ def _verdict(run: Run, alarms: list[Finding]) -> Verdict:
         return "nothing-seen"
     if any(not f.symptom for f in alarms):
         return "causes"
-    if alarms or run.updates < CURVE_UPDATES:
+    if alarms or run.updates < CURVE_UPDATES or run.facts.detached:
         return "unclear"
     return "healthy"
 
@@ -88,18 +88,21 @@ def _headline(run: Run, verdict: Verdict, alarms: list[Finding], checks: int) ->
     if verdict == "nothing-seen":
         return "no training step was seen"
     if verdict == "causes":
-        root = alarms[0]
-        where = root.place.parameter or root.place.module
-        return (
-            f"{root.name}: {root.message}"
-            if not where or where in root.message
-            else f"{root.name} in {where}: {root.message}"
-        )
+        return _causes_line(alarms)
     if verdict == "unclear" and alarms:
-        return f"{alarms[0].message}, and no cause that whyloss can see so far explains it"
+        return f"{alarms[0].name}, and no cause that whyloss can see so far explains it"
+    if verdict == "unclear" and run.facts.detached:
+        return f"observation ended after {run.updates} updates, before the training did; {checks} checks passed"
     if verdict == "unclear":
         return f"{run.updates} updates are too few to judge the curve; {checks} checks passed"
     return f"nothing is wrong as far as {checks} checks can see over {run.updates} updates"
+
+
+def _causes_line(alarms: list[Finding]) -> str:
+    """The first root with its place, and how many others stand beside it."""
+    root = alarms[0]
+    others = f", and {len(alarms) - 1} more" if len(alarms) > 1 else ""
+    return f"{root.name}{f' in {where}' if (where := root.place.parameter or root.place.module) else ''}{others}"
 
 
 def _passed(outcomes: list[Outcome], findings: list[Finding]) -> tuple[Passed, ...]:
