@@ -385,8 +385,8 @@ def _rows(tensor: torch.Tensor, channels_first: bool, turn: int) -> torch.Tensor
 
 
 def _figures(c: Floats, starts: list[int]) -> Floats:
-    """[6, slots]: mean, std, low, high, zeros a unit and share of dead units of every slot, which begin at `starts`, from
-    each unit's mean, variance, low, high, number of zeros, dead or not."""
+    """[6, slots]: mean, std, low, high, zeros a unit, share of dead units; from each unit's mean, variance, low, high,
+    number of zeros, and whether it is dead. `starts`: the first unit of each slot."""
     widths = np.diff([*starts, c.shape[1]])
     with np.errstate(invalid="ignore", over="ignore"):
         means = np.add.reduceat(c, starts, axis=1) / widths

@@ -42,7 +42,7 @@ class OptimizerMissingParameters(Rule):
     verify = "Run again: each of them has an update/norm above 0."
 
     updates: int = threshold(
-        2, unit="updates", why="a gradient at two updates: the loss reaches the tensor, not by accident"
+        3, unit="updates", why="a gradient at three updates is no accident, and stale tensors show by then too"
     )
 
     def check(self, run: Run) -> Iterator[Outcome]:
@@ -95,7 +95,7 @@ class OptimizerMissingParameters(Rule):
         fixed = {n: {"in_optimizer": False, "std": 0.0, "mean": 1.0, "largest": 1.0} for n in names}
         return (
             fires("encoder not given to the optimizer", sample_run(signals=growing, changed=left_out), Severity.ERROR),
-            fires("seen at the second update", sample_run(2, changed=left_out), Severity.ERROR),
+            fires("seen at the third update", sample_run(3, changed=left_out), Severity.ERROR),
             fires("layers in a plain list", sample_run(loss=flat(60), changed=hidden), Severity.ERROR),
             fires("what can't be judged, in a fresh model", sample_run(changed=fixed), Severity.ERROR),
             silent("near miss: loaded backbone left out", sample_run(changed=trained)),
