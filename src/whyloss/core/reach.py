@@ -55,9 +55,19 @@ def lately_without_gradient(trace: Trace, tensors: Tensors, updates: int) -> Ten
 
 
 def with_gradient(trace: Trace, tensors: Tensors, updates: int) -> Tensors:
-    """Those with a gradient above 0 at `updates` updates and more."""
+    """Those with a gradient above 0 at `updates` updates and more.
+
+    One that is the same to the last bit throughout, while the loss is not, was left by an earlier backward pass.
+    """
     _, grads = trace.matrix("grad/norm", tensors)
-    return _where(tensors, (np.isfinite(grads) & (grads > 0.0)).sum(axis=0) >= updates)
+    above = np.isfinite(grads) & (grads > 0.0)
+    kept = above & (grads == grads[:1])
+    old = kept.all(axis=0) if len(grads) > 1 and not _constant(trace) else np.zeros(len(tensors), dtype=bool)
+    return _where(tensors, (above.sum(axis=0) >= updates) & ~old)
+
+
+def _constant(trace: Trace) -> bool:
+    return trace.loss is None or bool(np.all(trace.loss.values == trace.loss.first))
 
 
 def moved(trace: Trace, tensors: Tensors) -> Tensors:

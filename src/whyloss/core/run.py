@@ -220,6 +220,7 @@ class Run:
     """One training run."""
 
     traces: tuple[Trace, ...] = ()
+    idle: tuple[Trace, ...] = ()  # optimizers that were built and have not taken a step
     pending: tuple[Pending, ...] = ()
     skipped_updates: tuple[tuple[int, int], ...] = ()  # (trace, step) that a loss scaler left out
     metrics: Mapping[str, Series] = field(default_factory=dict)  # given by run.log()

@@ -36,7 +36,7 @@ class Described:
     """An optimizer and its model, at the beginning of a segment of its tables or when more became known."""
 
     trace: Count
-    segment: Count
+    segment: Annotated[int, msgspec.Meta(ge=-1)]  # -1: it has taken no step and has no tables
     optimizer: str
     place: Place
     step_place: Place

@@ -48,6 +48,7 @@ def read_run(folder: str | Path, rank: int | None = None) -> Run:
     traces = tuple(_trace(folder, rank, [d for d in described if d.trace == i], events) for i in indices)
     return Run(
         traces=tuple(t for t in traces if t.updates),
+        idle=tuple(t for t in traces if not t.updates),
         pending=tuple(_pending(w) for w in of(events, Waiting)),
         skipped_updates=tuple((s.trace, s.step) for s in of(events, SkippedUpdate)),
         metrics=_metrics(folder, rank, events),
@@ -57,7 +58,7 @@ def read_run(folder: str | Path, rank: int | None = None) -> Run:
 
 def _trace(folder: Path, rank: int, described: list[Described], events: Events) -> Trace:
     last = described[-1]
-    segments = sorted({d.segment for d in described})
+    segments = sorted({d.segment for d in described if d.segment >= 0})
     updates, samples = (
         _joined([read_table(folder / f"{name}-o{last.trace}-s{segment}-r{rank}.rows") for segment in segments])
         for name in ("updates", "samples")

@@ -24,6 +24,7 @@ MOST_CALLS = 4  # slots of a module that runs several times in one forward pass
 MOST_CHANNELS = 4096  # of one slot; wider outputs are sketched in their first channels
 WINDOW = 20  # observed steps after which a window of dead units is full
 SUSPECT = 0.1  # share of units without output in the sketch from which on all examples are looked at
+CLEAR = 0.5  # the share from which on three steps are enough to suspect, and an acquittal does not count
 CHANNELS_FIRST = (
     "Conv",
     "BatchNorm",
@@ -72,6 +73,16 @@ class _Slot:
     suspected: bool = False
     exact_since: int | None = None  # observed step from whose end on every example is looked at
 
+    acquitted: bool = False  # a whole window of all examples showed its units alive
+
+    def judge(self, dead: float, seen: int, exact: bool, observed: int) -> None:
+        """Whether to look at all examples from now on. A few rows of a few steps make many units look dead."""
+        if exact and seen >= WINDOW and dead < SUSPECT:
+            self.suspected, self.acquitted = False, True
+        elif not exact:
+            weak = dead >= SUSPECT and observed >= 10 and not self.acquitted
+            self.suspected = weak or (dead >= CLEAR and observed >= 3)
+
     @property
     def columns(self) -> slice:
         return slice(self.start, self.start + self.width)
@@ -92,6 +103,24 @@ class _Buffers:
         self.weights = torch.cat([self.weights, self.weights.new_zeros(ROWS, width)], dim=1)
         self.high = [torch.cat([h, h.new_full((width,), -torch.inf)]) for h in self.high]
         return start
+
+    def statistics(self, full: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Mean, variance, lowest, highest and share of zeros of each unit. `full`: every row holds an example.
+
+        amin and amax, not aminmax, and no var_mean: along a dim these are ten times slower on CPU.
+        """
+        low, high = self.rows.amin(0), self.rows.amax(0)
+        if full:
+            mean = self.rows.mean(0)
+            scratch = self.rows - mean
+            variance = scratch.square_().mean(0)  # two passes: no cancellation
+            return mean, variance, low, high, torch.eq(self.rows, 0, out=scratch).mean(0)
+        count = self.weights.sum(0)
+        mean = (self.rows * self.weights).sum(0) / count
+        scratch = self.rows - mean
+        variance = scratch.square_().mul_(self.weights).sum(0) / count
+        zeros = torch.eq(self.rows, 0, out=scratch).mul_(self.weights).sum(0) / count
+        return mean, variance, low, high, zeros
 
     def turn(self) -> None:
         self.high = [self.high[0], torch.full_like(self.high[1], -torch.inf), self.high[1]]
@@ -279,24 +308,19 @@ class Sketch:
             self._reduce_device(row, columns, buffers, slots)
         for slot in self._slots.values():
             slot.filled = False
-            if slot.suspected and slot.exact_since is None:
-                self._look_closer(slot)
+            if slot.suspected != (slot.exact_since is not None):
+                self._look_anew(slot)
         self._turn_window()
 
     def _reduce_device(self, row: Row, columns: dict[str, int], buffers: _Buffers, slots: list[_Slot]) -> None:
-        rows, weights = buffers.rows, buffers.weights
-        low, high = torch.aminmax(rows, dim=0)
-        count = weights.sum(0)
-        mean = (rows * weights).sum(0) / count
-        variance = (rows - mean).square_().mul_(weights).sum(0) / count  # two passes: no cancellation
-        zeros = (rows == 0).float().mul_(weights).sum(0)
+        mean, variance, low, high, zeros = buffers.statistics(all(s.rows == ROWS for s in slots))
         buffers.high[0] = torch.maximum(buffers.high[0], high)
         _forget(buffers, [s for s in slots if not s.filled])
         buffers.high[1] = torch.maximum(buffers.high[1], buffers.high[0])
         buffers.high[0] = torch.full_like(buffers.high[0], -torch.inf)
         dead = (torch.maximum(buffers.high[1], buffers.high[2]) <= 0).float()
         columnwise = torch.stack([mean, variance, low, high, zeros, dead])
-        made = [(s, s.rows, self._seen(s), s.exact_since is not None) if s.filled else None for s in slots]
+        made = [(s, self._seen(s), s.exact_since is not None) if s.filled else None for s in slots]
         starts, width = [s.start for s in slots], columnwise.shape[1]
         row.then(columnwise, lambda flat: self._put_all(row, columns, made, _figures(flat.reshape(-1, width), starts)))
 
@@ -306,21 +330,20 @@ class Sketch:
         return seen if slot.exact_since is None else min(seen, self._observed - slot.exact_since)
 
     def _put_all(
-        self, row: Row, columns: dict[str, int], made: list[tuple[_Slot, int, int, bool] | None], figures: Floats
+        self, row: Row, columns: dict[str, int], made: list[tuple[_Slot, int, bool] | None], figures: Floats
     ) -> None:
-        for one, (mean, std, low, high, zeros, dead) in zip(made, figures.T.tolist(), strict=True):
+        for one, each in zip(made, figures.T, strict=True):
             if one is None:
                 continue
-            slot, rows, seen, exact = one
-            for part, value in zip(PARTS, (mean, std, low, high, zeros / rows, dead, seen, exact), strict=True):
-                column = columns.get(f"activation/{part}[{slot.name}]")
-                if column is not None:
-                    row.put(column, float(value))
-            slot.suspected = slot.suspected or (dead >= SUSPECT and self._observed >= 3)
+            slot, seen, exact = one
+            first = columns.get(f"activation/{PARTS[0]}[{slot.name}]")
+            if first is not None:  # the parts of a slot are neighbours
+                row.values[first : first + len(PARTS)] = (*each, seen, exact)
+            slot.judge(float(each[5]), seen, exact, self._observed)
 
-    def _look_closer(self, slot: _Slot) -> None:
-        """From the next observed step on, judge this slot on all examples; what the sketch said is forgotten."""
-        slot.exact_since = self._observed
+    def _look_anew(self, slot: _Slot) -> None:
+        """From the next observed step on, judge this slot on all examples, or no longer; what was seen is forgotten."""
+        slot.exact_since = self._observed if slot.suspected else None
         for high in self._buffers[slot.device].high:
             high[slot.columns] = -torch.inf
 

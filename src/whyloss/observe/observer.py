@@ -23,7 +23,7 @@ from whyloss.observe.graph import loss_ops, nodes
 from whyloss.observe.leaves import Leaves, Marks, deposited, marks
 from whyloss.observe.lines import place_at, user_line
 from whyloss.observe.models import Root, find_roots
-from whyloss.observe.optimizer import WALKS, OptimizerWatch
+from whyloss.observe.optimizer import FIRST, WALKS, OptimizerWatch
 from whyloss.observe.record import Record
 
 MOST_WATCHES = 16
@@ -294,6 +294,9 @@ class Observer:
         record = self._start()
         record.late(watch, self._leaves)
         record.rows(watch, rows)
+        if watch.step == FIRST:
+            for other in self._settled():
+                record.idle(other, self._leaves)
         assert watch.sketch is not None
         if watch.observing:
             watch.sketch.arm()

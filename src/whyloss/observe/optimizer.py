@@ -58,6 +58,8 @@ class OptimizerWatch:
         self._others: set[int] = set()
         self._strong: list[torch.Tensor] = []  # while they are held, no other tensor can take their id
         self._strays: dict[int, str] = {}
+        self._gradient_columns: list[tuple[int, torch.Tensor, bool]] = []
+        self._fewest = 2**31  # tensors that had a gradient at any one update
         self._dead_rows: dict[int, list[Any]] = {}
         self._losses: list[torch.Tensor] = []
         self._wiped: list[torch.Tensor] = []  # losses whose gradients were cleared before the update
@@ -87,6 +89,7 @@ class OptimizerWatch:
             self.sketch.disarm()
         self.sketch, self.roots, self._strong, self._snapshot, self._dead_rows = None, [], [], [], {}
         self.tensors, self._moving, self._losses, self._wiped, self._leftover = [], [], [], [], []
+        self._gradient_columns = []
 
     # -- what to observe
 
@@ -177,6 +180,8 @@ class OptimizerWatch:
         sample += [f"activation/{p}[{s}]" for s in self.sketch.slots for p in PARTS]
         self.columns = {"updates": _indexed(update), "samples": _indexed(sample)}
         self._dead_rows = {}
+        norm = self.columns["updates"]
+        self._gradient_columns = [(norm[f"grad/norm[{t.name}]"], p, t.in_optimizer) for t, p in self.tensors]
 
     # -- events between updates
 
@@ -250,14 +255,16 @@ class OptimizerWatch:
         """Norms as the optimizer sees them, divided by the scale that a fused optimizer has still to take out."""
         columns = self.columns["updates"]
         live, values, held = [], [], []
-        for t, p in self.tensors:
-            grad, column = p.grad, columns[f"grad/norm[{t.name}]"]
+        for column, p, in_optimizer in self._gradient_columns:
+            grad = p.grad
             if grad is None:
                 row.put(column, ABSENT)
             elif readable(grad):
                 live.append(column)
                 values.append(dense(grad))
-                held += [column] if t.in_optimizer else []
+                if in_optimizer:
+                    held.append(column)
+        self._look_again(len(values))
         made = norms(values)
         scale, found = (getattr(self.optimizer, name, None) for name in ("grad_scale", "found_inf"))
         if made and isinstance(scale, torch.Tensor):
@@ -267,6 +274,12 @@ class OptimizerWatch:
         row.later(live, made)
         if held:
             row.lastly(lambda v: v.__setitem__(columns["grad/total"], _total(v[held])))
+
+    def _look_again(self, live: int) -> None:
+        """Fewer tensors than ever have a gradient: a layer may have been replaced, so the graph is walked anew."""
+        if self.step >= WALKS and live < self._fewest:
+            self.walks = max(self.walks, 2)
+        self._fewest = min(self._fewest, live)
 
     def _weights_before(self, row: Row) -> None:
         columns = self.columns["samples"]
@@ -304,8 +317,7 @@ class OptimizerWatch:
         for t, p in self.tensors if suspects else ():
             if t.module not in suspects or not _has_rows(t) or p.grad is None or not _strided(p.grad):
                 continue
-            low, high = torch.aminmax(p.grad.flatten(1), dim=1)
-            zero = (low == 0) & (high == 0)
+            zero = p.grad.flatten(1).abs().amax(1) == 0  # a third of aminmax on CPU
             state = self._dead_rows.setdefault(t.key, [torch.ones_like(zero), torch.ones_like(zero), 0])
             state[0], state[2] = state[0] & zero, state[2] + 1
             row.later([columns[f"gradient/dead_rows[{t.name}]"]], [(state[0] & state[1]).double().mean()])

@@ -18,6 +18,7 @@ from whyloss.observe.leaves import Leaves
 from whyloss.observe.lines import place_at, user_line
 from whyloss.observe.optimizer import OptimizerWatch
 from whyloss.observe.rows import Row, norms
+from whyloss.observe.tensors import with_start
 
 LAG = 8  # rows that may wait for their numbers before one is waited for
 DEFAULT_SEED = 67280421310721  # what torch's generator has where nobody has seeded it
@@ -78,6 +79,12 @@ class Record:
             self.journal.event("objective", trace=watch.index, objective=plain(objective))
             watch.written["objectives"] += 1
         if watch.segment >= 0 and watch.looked and watch.described != _state(watch):
+            self._trace(watch, leaves)
+
+    def idle(self, watch: OptimizerWatch, leaves: Leaves) -> None:
+        """Describes an optimizer that has taken no step while another took many."""
+        if watch.segment < 0 and watch.described is None:
+            watch.tensors = with_start(watch.tensors)
             self._trace(watch, leaves)
 
     @torch.no_grad()

@@ -15,21 +15,26 @@ CHUNK = 2**18  # float32 norms of longer pieces are biased low on CPU by up to 0
 
 def norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The 2-norm of each tensor, as 0-d tensors of at least float32; one foreach call a device and dtype."""
+    if len({(t.device, t.dtype) for t in tensors}) == 1 and all(t.numel() <= 16 * CHUNK for t in tensors):
+        return list(torch._foreach_norm(list(tensors), 2, dtype=_wide(tensors[0].dtype)))
     out: list[torch.Tensor | None] = [None] * len(tensors)
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, t in enumerate(tensors):
         groups.setdefault((t.device, t.dtype), []).append(i)
     for (_, dtype), members in groups.items():
-        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
         pieces = [_pieces(tensors[i]) for i in members]
         flat = [piece for group in pieces for piece in group]
-        made = torch._foreach_norm(flat, 2, dtype=wide)
+        made = torch._foreach_norm(flat, 2, dtype=_wide(dtype))
         at = 0
         for i, group in zip(members, pieces, strict=True):
             part = made[at : at + len(group)]
             out[i] = part[0] if len(part) == 1 else torch.linalg.vector_norm(torch.stack(part))
             at += len(group)
     return [t for t in out if t is not None]
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype | None:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
 
 
 def _pieces(t: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -42,7 +47,7 @@ class Row:
     def __init__(self, table: str, step: int, width: int) -> None:
         self.table, self.step, self._width = table, step, width
         self.values: Floats = np.full(width, NOT_OBSERVED)
-        self._single: list[tuple[int, torch.Tensor]] = []
+        self._single: list[tuple[Sequence[int], Sequence[torch.Tensor]]] = []
         self._parts: list[tuple[Use, torch.Tensor]] = []
         self._last: list[Callable[[Floats], None]] = []
         self._fetched: list[tuple[list[tuple[Use, int]], torch.Tensor, Any]] = []
@@ -52,7 +57,8 @@ class Row:
 
     def later(self, columns: Sequence[int], values: Sequence[torch.Tensor]) -> None:
         """A 0-d tensor for each column."""
-        self._single += zip(columns, values, strict=True)
+        if columns:
+            self._single.append((columns, values))
 
     def scratch(self, values: Sequence[torch.Tensor]) -> list[int]:
         """Fetches 0-d tensors into columns that exist only until the row is complete, for `lastly` to work with."""
@@ -76,8 +82,8 @@ class Row:
             by_device.setdefault(values.device, []).append((use, values))
         for device, parts in by_device.items():
             wide = torch.float32 if device.type == "mps" else torch.float64
-            joined = torch.cat([v.detach().to(wide) for _, v in parts])
-            uses = [(use, len(v)) for use, v in parts]
+            joined = torch.cat([v for _, v in parts]).to(wide)
+            uses = [(use, v.numel()) for use, v in parts]
             if device.type == "cuda":
                 host = torch.empty(joined.shape, dtype=wide, pin_memory=True)
                 host.copy_(joined, non_blocking=True)
@@ -111,9 +117,19 @@ class Row:
         return self.values[: self._width]
 
 
-def _stacked(single: list[tuple[int, torch.Tensor]]) -> list[tuple[Use, torch.Tensor]]:
+def _stacked(single: list[tuple[Sequence[int], Sequence[torch.Tensor]]]) -> list[tuple[Use, torch.Tensor]]:
     """0-d tensors joined, those of one device and dtype in one call."""
-    groups: dict[tuple[torch.device, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
-    for column, value in single:
-        groups.setdefault((value.device, value.dtype), []).append((column, value))
-    return [([c for c, _ in group], torch.stack([v.detach() for _, v in group])) for group in groups.values()]
+    groups: dict[tuple[torch.device, torch.dtype], tuple[list[int], list[torch.Tensor]]] = {}
+    for columns, values in single:
+        kinds = {(v.device, v.dtype) for v in values}
+        for kind in kinds:
+            into, what = groups.setdefault(kind, ([], []))
+            if len(kinds) == 1:
+                into.extend(columns)
+                what.extend(values)
+                continue
+            for column, value in zip(columns, values, strict=True):
+                if (value.device, value.dtype) == kind:
+                    into.append(column)
+                    what.append(value)
+    return [(columns, torch.stack(values)) for columns, values in groups.values()]

@@ -9,6 +9,8 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from whyloss.core.run import Tensor
 from whyloss.observe.models import Owned
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 def describe(owned: Owned, key: int, group: int | None) -> Tensor:
     p = owned.parameter
@@ -61,7 +63,7 @@ def with_start(tensors: Sequence[tuple[Tensor, torch.Tensor]]) -> list[tuple[Ten
 
 def readable(t: torch.Tensor) -> bool:
     """Has plain or sparse values here: not lazy, empty, integer or sharded over processes."""
-    if isinstance(t, UninitializedTensorMixin) or hasattr(t, "_local_tensor"):
+    if type(t) not in PLAIN and (isinstance(t, UninitializedTensorMixin) or hasattr(t, "_local_tensor")):
         return False
     return t.numel() > 0 and (t.is_floating_point() or t.is_complex()) and t.layout in (torch.strided, torch.sparse_coo)
 

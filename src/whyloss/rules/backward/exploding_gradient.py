@@ -7,10 +7,11 @@ import numpy as np
 
 from whyloss.core.depth import profile, sample_deep, slope, weight_norm
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
+from whyloss.core.learning import learned_from_input
 from whyloss.core.levels import baselines, own_loss
 from whyloss.core.progress import learned
 from whyloss.core.run import Trace
-from whyloss.core.sample import falling, sample_run
+from whyloss.core.sample import falling, flat, sample_run
 from whyloss.core.series import Series, first_nonfinite
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
@@ -39,7 +40,10 @@ class ExplodingGradient(Rule):
 
     name = "exploding-gradient"
     boundary = Boundary.BACKWARD
-    explains = ("loss-nonfinite", "loss-diverging", "loss-off-baseline", "lr-too-high", "loss-spikes", "plateau-high")
+    explains = (
+        *("loss-nonfinite", "loss-diverging", "loss-off-baseline", "lr-too-high", "loss-spikes", "plateau-high"),
+        *("loss-flat", "loss-at-baseline"),
+    )
     change = "Initialise with Kaiming or Xavier, normalise each layer, scale residual branches down; clip the norm."
     verify = "Run again: the gradient norm at update 0 is no larger than the norm of the weights."
 
@@ -50,6 +54,11 @@ class ExplodingGradient(Rule):
     huge: float = threshold(1e6, unit="of the weights", why="at the usual rate of 1e-3 a step is a thousand times them")
     steep: float = threshold(
         10.0, unit="times", why="change of the loss over that of the weights: their power in the loss"
+    )
+    wild: float = threshold(
+        1e4,
+        unit="times",
+        why="‖∇L‖·‖θ‖/|L|, whatever the scale of either: healthy networks had 85 before update 0 at the most",
     )
     growth: float = threshold(1e3, unit="of the start", why="healthy runs of the tuning set grew by 350 at the most")
     start: int = threshold(5, unit="updates", why="the median of five is blind to one outlier batch")
@@ -85,7 +94,9 @@ class ExplodingGradient(Rule):
     def _at_once(self, trace: Trace, ratio: float, loss: Series) -> Outcome | None:
         power = ratio * weight_norm(trace) ** 2 / max(abs(loss.first), 1e-300)
         sure = 1.0 if ratio < np.inf else self.huge  # an infinite norm may come from one bad element: ask the loss too
-        if not (ratio >= self.huge and power >= self.steep and _above_baseline(trace, sure)):
+        throws = ratio >= self.huge and power >= self.steep and _above_baseline(trace, sure)
+        steers = power >= self.wild and learned_from_input(trace) is False
+        if not (throws or steers):
             return None
         loops = {m.path for m in trace.modules if len(m.slots) > 1 or m.kind.startswith(RECURRENT)}
         inner = [t for t in trace.trained if t.module in loops and len(t.shape) > 1 and t.shape[0] % t.shape[1] == 0]
@@ -93,7 +104,10 @@ class ExplodingGradient(Rule):
         size = f"{ratio:.2g} times the weights" if ratio < np.inf else "too large for a norm in float32"
         return self.finding(
             f"the gradient is {size} before any update{loop}",
-            Evidence("gradient norm over the norm of the weights", min(ratio, 1e38), self.huge, "", (0,)),
+            Evidence("gradient norm over the norm of the weights", min(ratio, 1e38), None, "", (0,)),
+            Evidence(
+                "relative change of the loss over that of the weights", min(power, 1e38), self.wild, "times", (0,)
+            ),
             severity=Severity.WARNING,
             place=trace.place_of(inner[-1]) if inner else trace.step_place,
         )
@@ -130,6 +144,8 @@ class ExplodingGradient(Rule):
             fires("by a factor of 3 a layer", sample_deep(grow, bad, more=total), Severity.WARNING),
             fires("huge at once, as in a recurrent network", sample_run(loss=falling(60, 1e6, 1e4), signals=recurrent)),
             fires("over the updates, with the loss", sample_run(loss=up, signals={"grad/total": up}), Severity.WARNING),
+            fires("a small loss on a cliff, at the baseline", sample_run(loss=flat(200), signals={"grad/total": 1e5})),
+            silent("near miss: on a cliff, and it learns", sample_run(signals={"grad/total": 1e5})),
             silent("near miss: the same slope in a run that learns", sample_deep(grow, good, more=total)),
             silent("near miss: a level profile of a summed loss", sample_deep(np.full(10, 1e3), bad, more=total)),
             silent("near miss: large and steady", sample_run(loss=falling(60, 1e4, 2e3), signals={"grad/total": 1e4})),

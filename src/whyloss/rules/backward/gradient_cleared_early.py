@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
+from whyloss.core.order import thrown_away
 from whyloss.core.reach import moved
 from whyloss.core.run import Call, Trace
 from whyloss.core.sample import ORDER, flat, sample_run, sample_tensors
@@ -42,6 +43,11 @@ class GradientClearedEarly(Rule):
         3, unit="updates", why="three steps on nothing in a row are the loop's order, not an accident"
     )
 
+    window: int = threshold(
+        16, unit="passes", why="windows of accumulation; a longer one is a step under a condition that is seldom true"
+    )
+    always: float = threshold(0.9, unit="of the updates", why="the loop's own order; the last window may be short")
+
     def check_trace(self, trace: Trace) -> Iterator[Outcome]:
         _, grads = trace.matrix("grad/norm", trace.trained)
         nothing = (absent(grads) | (grads == 0.0)).all(axis=1) if grads.size else np.zeros(0, dtype=bool)
@@ -54,7 +60,9 @@ class GradientClearedEarly(Rule):
             moved(trace, trace.trained)
         )  # an optimizer skips what has no gradient
         if not nothing.all() or inside or not (cleared or by_hand):
-            yield self.passed(f"the optimizer was given gradients at {int((~nothing).sum())} of {len(nothing)} updates")
+            yield self._within(trace) or self.passed(
+                f"the optimizer was given gradients at {int((~nothing).sum())} of {len(nothing)} updates"
+            )
             return
         call = cleared or Call("by hand")
         what = (
@@ -71,6 +79,25 @@ class GradientClearedEarly(Rule):
             certain=True,
         )
 
+    def _within(self, trace: Trace) -> Outcome | None:
+        """Accumulation whose zero_grad() stands in the inner loop: all but the last backward pass is for nothing."""
+        lost = thrown_away(trace)
+        if lost is None or not 2 <= lost.gradients < self.window or lost.share < self.always:
+            return None
+        return self.finding(
+            f"each update of {trace.optimizer} uses one of {lost.gradients + 1} backward passes: "
+            f"zero_grad() clears the {lost.gradients} before it",
+            Evidence(
+                "gradients cleared before an update", lost.gradients, 0, "backward passes", (0, trace.updates - 1)
+            ),
+            Evidence("updates like that", lost.share, None, "of all"),
+            severity=Severity.WARNING,
+            place=Place(op="zero_grad", file=lost.clear.file, line=lost.clear.line),
+            certain=True,
+            change="Call zero_grad() once an update, not before every backward pass of it.",
+            verify="Run again: no zero_grad stands between two backward passes of one update.",
+        )
+
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
         early = (ORDER[1], Call("zero_grad", "train.py", 22), ORDER[2])
@@ -81,6 +108,9 @@ class GradientClearedEarly(Rule):
         zero = {f"grad/norm[{n}]": 0.0 for n in names} | {"grad/total": 0.0}
         unreached = {n: {"in_graph": False} for n in names}
         return (
+            fires("cleared within a window of four", sample_run(order=(*ORDER[:2] * 4, ORDER[2])), Severity.WARNING),
+            silent("near miss: two passes an update, sharpness-aware", sample_run(order=ORDER[:2] + ORDER)),
+            silent("near miss: accumulation of four", sample_run(order=(ORDER[0], *ORDER[1:2] * 4, ORDER[2]))),
             fires("zero_grad before step", sample_run(loss=flat(60), order=early, signals=none), Severity.ERROR),
             fires("filled with zeros, after clipping", sample_run(3, order=clipped, signals=zero), Severity.ERROR),
             fires("set to None by hand", sample_run(loss=flat(60), signals=none), Severity.ERROR),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
-from whyloss.core.progress import learned
+from whyloss.core.learning import learned_from_input
 from whyloss.core.run import Trace
 from whyloss.core.sample import flat, sample_run
 from whyloss.core.series import Floats
@@ -19,9 +19,10 @@ class ClipTooSmall(Rule):
     """Gradient clipping leaves so little of each gradient that the weights stand still.
 
     ## What it detects
-    Nearly every update is clipped and loses a factor of a hundred or more by it, what is left is below a hundredth of
-    the usual size of an update, and the loss has not fallen. For optimizers that divide by the gradient's own size
-    (Adam and its kin) the factor counts only where what is left is small against their eps.
+    Nearly every update is clipped and loses a factor of ten or more by it, what is left of all updates together moves
+    the weights by a few hundredths of their norm at the most, and the loss is no better than a constant prediction's.
+    For optimizers that divide by the gradient's own size (Adam and its kin) the factor counts only where what is left
+    is small against their eps.
     ## Why it matters
     The rate in front of the optimizer no longer means anything: the limit of the clipping decides how far a step goes.
     ## What else looks like this
@@ -46,9 +47,11 @@ class ClipTooSmall(Rule):
         0.95, unit="of the updates", why="clipping against outliers bites now and then: 15 to 60 %"
     )
     factor: float = threshold(
-        1e-2, unit="times", why="rates are searched in steps of 3 to 10: two such steps lost are no tuning"
+        0.1, unit="times", why="rates are searched in steps of 3 to 10: one such step lost at least"
     )
-    way: float = threshold(1e-5, unit="of the norm", why="a hundredth of the usual 1e-3: a thousand updates make 1 %")
+    way: float = threshold(
+        0.05, unit="of the norm", why="over the run; fresh networks that learned moved by 0.09 and more"
+    )
 
     def check_trace(self, trace: Trace) -> Iterator[Outcome]:
         kept = self._kept(trace)
@@ -61,19 +64,19 @@ class ClipTooSmall(Rule):
             yield self.skipped(f"needs the gradient and weight norms of {self.updates} clipped updates")
             return
         left, bitten = float(np.median(kept)), float(np.mean(kept < 1))
-        if bitten < self.clipped or left > self.factor or way > self.way or learned(trace):
+        if bitten < self.clipped or left > self.factor or way > self.way or learned_from_input(trace):
             yield self.passed(f"{bitten:.0%} of the updates are clipped; the median one keeps {left:.3g} of its size")
             return
         limit = trace.signal("clip/limit") or trace.signal("clip/value")
         assert limit is not None
         yield self.finding(
-            f"clipping to {limit.last:.3g} leaves the median update {left:.2g} of its size, "
-            f"{way:.2g} of the weights it changes, and the loss has not fallen in {trace.updates} updates",
+            f"clipping to {limit.last:.3g} leaves the median update {left:.2g} of its size: {trace.updates} updates "
+            f"could move the weights by {100 * way:.2g} % of their norm, and nothing was learned from the inputs",
             Evidence(
                 "share of its size that clipping leaves of an update", left, self.factor, "", (0, trace.updates - 1)
             ),
             Evidence("share of updates that are clipped", bitten, self.clipped),
-            Evidence("size of the median update, ‖Δθ‖/‖θ‖", way, self.way),
+            Evidence("median ‖Δθ‖/‖θ‖ times the updates", way, self.way),
             severity=Severity.WARNING,
             place=_clip_place(trace),
         )
@@ -140,10 +143,10 @@ def _clip_place(trace: Trace) -> Place:
 
 
 def _way(trace: Trace) -> float | None:
-    """The median of ‖Δθ‖ / ‖θ‖ over all tensors together."""
+    """How far the weights could move: the median of ‖Δθ‖ / ‖θ‖, all tensors together, times the updates."""
     _, ways = trace.matrix("update/norm", trace.trained)
     _, norms = trace.matrix("weight/norm", trace.trained)
     if ways.shape != norms.shape or not ways.size:
         return None
     ratios = np.sqrt(np.nansum(ways**2, axis=1)) / np.maximum(np.sqrt(np.nansum(norms**2, axis=1)), 1e-300)
-    return float(np.median(ratios))
+    return float(np.median(ratios)) * trace.updates

@@ -42,7 +42,7 @@ class LrTooLow(Rule):
     verify = "Run again: update/norm is near a thousandth of weight/norm, and the loss falls."
 
     updates: int = threshold(50, unit="updates", why="the loss and the warm-up of shorter runs say too little")
-    travel: float = threshold(0.01, unit="of a weight's norm", why="fresh networks that learned moved by 0.3 and more")
+    travel: float = threshold(0.05, unit="of a weight's norm", why="fresh networks that learned moved by 0.09 and more")
     good: float = threshold(0.8, unit="of a baseline", why="a fifth below the best constant prediction took learning")
     faint: float = threshold(1e-3, unit="‖g‖ / ‖θ‖", why="fresh networks gave 0.01 and more, deep sigmoid stacks 1e-5")
     clipped: float = threshold(0.01, unit="of the gradient", why="less of it left, and clipping is the reason")

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Place, Severity
+from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
+from whyloss.core.order import thrown_away
 from whyloss.core.progress import learned
+from whyloss.core.reach import listed
 from whyloss.core.run import Call, Facts, Pending, Run, Trace
-from whyloss.core.sample import ORDER, flat, sample_run
+from whyloss.core.sample import ORDER, flat, sample_run, sample_tensors
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
 
@@ -32,23 +35,25 @@ class StepMissing(Rule):
     change = "Call optimizer.step() after every backward pass, or after each window of accumulated ones."
     verify = "Run again: updates are counted, and the weights change."
 
-    calls: int = threshold(
-        16, unit="backward calls", why="a finished run without one update; fewer could be a test of the graph"
-    )
-    still: int = threshold(
-        256, unit="backward calls", why="while a run goes on, the first accumulation window may be long"
-    )
+    calls: int = threshold(16, unit="backward calls", why="a finished run; fewer could be a test of the graph")
+    still: int = threshold(256, unit="backward calls", why="while a run goes on, a first accumulation may be long")
+    looks: int = threshold(5, unit="looks", why="the same loss to the last bit at calls 1, 2, 4, 8 and 16")
     thrown: int = threshold(
-        4, unit="backward calls", why="attacks and two-pass optimizers drop one to three on the same line"
+        16,
+        unit="backward calls",
+        why="windows of accumulation have fewer; attacks and two-pass optimizers, one to three",
     )
+    others: int = threshold(20, unit="updates", why="the first phase of a training in phases can be that short")
     windows: float = threshold(
-        0.9, unit="of the updates", why="updates that a loss scaler leaves out drop gradients now and then"
+        0.9, unit="of the updates", why="updates that a loss scaler leaves out drop some gradients"
     )
 
     def check(self, run: Run) -> Iterator[Outcome]:
         last = run.pending[-1] if run.pending and not run.updates else None
         if last is not None:
             yield self._never(run, last)
+        elif (idle := self._idle(run)) is not None:
+            yield idle
         elif len(run.traces) == 1:
             yield self._seldom(run.traces[0])
         elif run.traces:
@@ -59,67 +64,71 @@ class StepMissing(Rule):
     def _never(self, run: Run, last: Pending) -> Outcome:
         enough = self.calls if run.facts.end == "finished" else self.still
         if last.weights_changed:
-            return self.passed(
-                f"the weights changed within {last.backwards} backward calls, by other means than an optimizer"
-            )
+            return self.passed(f"the weights changed in {last.backwards} backward calls, without an optimizer")
         if last.backwards < enough:
             return self.skipped(f"needs {enough} backward calls without an update; {last.backwards} were seen")
-        built = len(run.facts.optimizers_built)
+        built, looks = len(run.facts.optimizers_built), [p.loss for p in run.pending]
+        constant = len(looks) >= self.looks and len(set(looks)) == 1
         return self.finding(
             f"{last.backwards} backward passes and no update: "
             + (f"none of {built} optimizers took a step" if built else "no optimizer was built")
-            + ", and no weight has changed",
+            + (", no weight has changed, and neither has the loss" if constant else ", and no weight has changed"),
             Evidence("backward calls without an update", last.backwards, enough, "calls"),
             Evidence("updates", 0, "above 0", "updates"),
-            severity=Severity.ERROR if built else Severity.INFO,
+            severity=Severity.ERROR if built else Severity.WARNING if constant else Severity.INFO,
             place=next((p.place for p in reversed(run.pending) if p.place.file), last.place),
             certain=built > 0,
         )
 
     def _seldom(self, trace: Trace) -> Outcome:
-        index, counts = trace.signal("order"), [_thrown(order) for order in trace.orders]
-        if index is None or not counts:
-            return self.skipped("the order of calls was not seen")
-        seen = [counts[int(i)] if 0 <= i < len(counts) else 0 for i in index.finite.values]
-        often = sum(n >= self.thrown for n in seen)
-        if not seen or often < self.windows * len(seen):
-            return self.passed(
-                f"{trace.optimizer} took {trace.updates} updates, one for each window of backward passes"
-            )
-        return self._thrown_away(trace, sorted(seen)[len(seen) // 2], often)
-
-    def _thrown_away(self, trace: Trace, thrown: int, often: int) -> Finding:
-        backwards = trace.signal("backwards")
-        passes = float(backwards.values.mean()) if backwards is not None else thrown + 1.0
-        call = next(c for c in max(trace.orders, key=_thrown) if c.what == "backward")
+        lost = thrown_away(trace)
+        if lost is None or lost.gradients < self.thrown or lost.share < self.windows:
+            return self.passed(f"{trace.optimizer} took {trace.updates} updates, one a window of backward passes")
         return self.finding(
-            f"{trace.optimizer} takes one update in {passes:.3g} backwards; {thrown} gradients are cleared first",
-            Evidence("gradients cleared before an update", thrown, 0, "backward calls", (0, trace.updates - 1)),
-            Evidence("updates like that", often, None, f"of {trace.updates}"),
+            f"{trace.optimizer} takes one update in {lost.gradients + 1} backward passes; the gradients of the "
+            f"{lost.gradients} before it are cleared unused",
+            Evidence("gradients cleared before an update", lost.gradients, 0, "backward calls", (0, trace.updates - 1)),
+            Evidence("updates like that", lost.share, None, "of all"),
             severity=Severity.INFO if learned(trace) else Severity.WARNING,
-            place=Place(op="backward", file=call.file, line=call.line),
+            place=Place(op="backward", file=lost.backward.file, line=lost.backward.line),
             change="Call optimizer.step() after every backward pass, or clear the gradients only after a step.",
             verify="Run again: as many gradients are used as are computed.",
         )
+
+    def _idle(self, run: Run) -> Outcome | None:
+        """An optimizer that never steps, while the losses that others step on reach its tensors."""
+        held = {t.key for trace in run.traces for t in trace.trained}
+        for idle in run.idle if run.over and run.updates >= self.others else ():
+            waiting = tuple(t for t in idle.trained if t.in_graph and t.key not in held)
+            if waiting:
+                return self.finding(
+                    f"{idle.optimizer} never takes a step while others take {run.updates}: "
+                    f"{listed(waiting)}, which the loss reaches, are never updated",
+                    Evidence("its updates", 0, "above 0", "updates", (0, run.updates - 1)),
+                    Evidence("tensors that only it holds", len(waiting), 0, "tensors"),
+                    severity=Severity.ERROR,
+                    place=replace(idle.place_of(waiting[0]), **_line(idle.place)),
+                    certain=True,
+                    change=f"Call step() on the {idle.optimizer} that holds {waiting[0].name}, too.",
+                )
+        return None
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
         built = (Place(file="train.py", line=15),)
         ended, going = Facts(optimizers_built=built, end="finished"), Facts(optimizers_built=built)
-        some, many = (
-            Pending(backwards=90, loss=2.3, weights_changed=False),
-            Pending(backwards=4096, loss=2.3, weights_changed=False),
-        )
-        one_in_eight = (*ORDER[:2] * 8, ORDER[2])
+        some, many = (Pending(backwards=n, loss=2.3, weights_changed=False) for n in (90, 4096))
+        same = tuple(replace(some, backwards=2**i) for i in range(7))
+        seldom = sample_run(loss=flat(60), order=(*ORDER[:2] * 8, ORDER[2]), signals={"backwards": 40.0})
         attack = (*(ORDER[0], Call("backward", "attack.py", 7)) * 7, *ORDER)
         return (
             fires("90 backward passes, then the end", Run(pending=(some,), facts=ended), Severity.ERROR),
             fires("4096 backward passes and going on", Run(pending=(many,), facts=going), Severity.ERROR),
-            fires(
-                "cleared in each of eight passes, one step",
-                sample_run(loss=flat(60), order=one_in_eight),
-                Severity.WARNING,
-            ),
+            fires("one step in forty passes, all cleared", seldom, Severity.WARNING),
+            fires("one of two optimizers never steps", _waiting(True), Severity.ERROR),
+            silent("near miss: an optimizer for a later phase", _waiting(False)),
+            silent("near miss: cleared within a window of four", sample_run(order=(*ORDER[:2] * 4, ORDER[2]))),
+            fires("weights rebound by hand", Run(pending=same, facts=Facts(end="finished")), Severity.WARNING),
             silent("near miss: the first window of a long accumulation", Run(pending=(some,), facts=going)),
             silent(
                 "near miss: weights updated by hand", Run(pending=(replace(many, weights_changed=True),), facts=ended)
@@ -140,17 +149,12 @@ class StepMissing(Rule):
         )
 
 
-def _thrown(order: tuple[Call, ...]) -> int:
-    """Backward calls whose gradients were cleared before the step, of the line whose gradients the step used."""
-    names = [c.what for c in order]
-    order = order[: names.index("step")] if "step" in names else order  # a closure runs within the step
-    lines = [(c.file, c.line) for c in order if c.what == "backward"]
-    if not lines:
-        return 0
-    count, since = 0, 0
-    for call in order:
-        if call.what == "zero_grad":
-            count, since = count + since, 0
-        elif call.what == "backward":
-            since += (call.file, call.line) == lines[-1]
-    return count
+def _line(place: Place) -> dict[str, Any]:
+    return {"file": place.file, "line": place.line, "source": place.source}
+
+
+def _waiting(reached: bool) -> Run:
+    """A second optimizer, built and never stepped."""
+    tensors = tuple(replace(t, key=t.key + 50, in_graph=reached) for t in sample_tensors())
+    idle = Trace(index=1, optimizer="Adam", place=Place(file="train.py", line=16), tensors=tensors)
+    return replace(sample_run(), idle=(idle,))

@@ -8,11 +8,13 @@ import numpy as np
 from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
 from whyloss.core.landing import Landing, landing, nearly_taken_back, taken_back
 from whyloss.core.progress import learned
-from whyloss.core.reach import listed
+from whyloss.core.reach import Tensors, listed
 from whyloss.core.run import Trace
 from whyloss.core.sample import flat, sample_run, sample_tensors
 from whyloss.core.series import ABSENT
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
+
+HALF = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,14 @@ class UpdateNotLanding(Rule):
 
     ## What it detects
     Weights that are the same bytes after step() as before at every observed update; or that change at every step and
-    have, before each next update, the norm and the spread of rows that they had before the first.
+    have, before each next update, the norm and the spread of rows that they had before the first. And weights in half
+    precision of which each step is rounded away while others move.
     ## Why it matters
     Nothing is learned, while gradients, rates and even the updates look healthy.
     ## What else looks like this
-    A rate of 0 or a warm-up from 0; steps smaller than the weights can hold (update-lost-to-precision); weights that
-    are kept at one norm on purpose (their rows still turn); optimizers that update tensors in turn. Not reported.
+    A rate of 0 or a warm-up from 0; steps in float32 that are smaller than it can hold, and vectors of norms in half
+    precision, which stay at 1; weights that are kept at one norm on purpose (their rows still turn); optimizers that
+    update tensors in turn. Not reported.
     ## What to do
     Look for load_state_dict(), .data = …, copy_() or deepcopy inside the loop, and for a step() that is overridden.
     """
@@ -56,6 +60,8 @@ class UpdateNotLanding(Rule):
             yield self._still(trace, seen, Severity.ERROR)
         elif seen.still:
             yield self._still(trace, seen, Severity.INFO if learned(trace) else Severity.WARNING)
+        elif lost := tuple(t for t in seen.unclear if seen.moving and t.dtype in HALF and len(t.shape) > 1):
+            yield self._lost(trace, lost, seen)
         elif not seen.moving:
             yield self.skipped("no weight changed, and the steps are small enough for rounding to be the reason")
         elif self._judged_back(trace) and taken_back(trace, self.back):
@@ -82,6 +88,18 @@ class UpdateNotLanding(Rule):
             certain=whole,
         )
 
+    def _lost(self, trace: Trace, lost: Tensors, seen: Landing) -> Finding:
+        """Weights in low precision: each step is less than half the distance to the next number, and is rounded away."""
+        return self.finding(
+            f"{listed(lost)} in {lost[0].dtype} are unchanged by each of {seen.rows} updates with a gradient: the steps "
+            f"are below half of the distance to the next number, and {len(seen.moving)} other tensors move",
+            Evidence("largest update/norm", 0.0, "above 0", "", (0, trace.updates - 1)),
+            Evidence("weights that no update changed", len(lost), 0, f"of {len(trace.trained)} tensors"),
+            severity=Severity.WARNING,
+            place=trace.place_of(lost[0]),
+            change=f"Keep the weights in float32 and compute in {lost[0].dtype} under autocast.",
+        )
+
     def _back(self, trace: Trace, seen: Landing, *, exact: bool) -> Finding:
         t = max(seen.moving, key=lambda t: t.size)
         update, weight = trace.signal(f"update/norm[{t.name}]"), trace.signal(f"weight/norm[{t.name}]")
@@ -103,6 +121,7 @@ class UpdateNotLanding(Rule):
         names = [t.name for t in sample_tensors()]
         zero = {f"update/norm[{n}]": 0.0 for n in names}
         one = {f"update/norm[{n}]": 0.0 for n in names[:2]}
+        vector, slow = {f"update/norm[{names[1]}]": 0.0}, {"lr[0]": 1e-6}
         turns = {f"rows/spread[{n}]": 1.3 for n in names if "weight" in n}
         kept = {f"weight/norm[{n}]": 1.0 for n in names}
         wander = {f"weight/norm[{n}]": 1.0 + 1e-6 * np.sin(np.arange(60)) for n in names}
@@ -121,6 +140,15 @@ class UpdateNotLanding(Rule):
             silent("near miss: the rate is 0", sample_run(loss=still, signals=zero | {"lr[0]": 0.0})),
             silent(
                 "near miss: a group held at rate 0", sample_run(signals=one | {"lr[1]": 0.0}, changed=groups, groups=2)
+            ),
+            fires(
+                "two bfloat16 weights that rounding holds",
+                sample_run(signals=one | slow, changed=half),
+                Severity.WARNING,
+            ),
+            silent(
+                "near miss: a bfloat16 norm's vector that rounding holds",
+                sample_run(signals=vector | slow, changed=half),
             ),
             silent("near miss: bfloat16 and a tiny rate", sample_run(signals=zero | {"lr[0]": 1e-6}, changed=half)),
             silent("near miss: two tensors have no gradient", sample_run(loss=still, signals=one | none)),
