@@ -116,7 +116,8 @@ def test_activations_far_from_zero_keep_their_spread(tmp_path):
             model.bias.copy_(torch.full((8,), 1000.0))
             out = model(batch(20)[0]).double()
         train(model, sgd(model), 1, (batch(20)[0], torch.zeros(20, dtype=torch.long)))
-    assert seen.values("activation/std[]") == pytest.approx([out.std(correction=0).item()], rel=1e-3)
+    # the distance between two float32 numbers near 1000 is 6e-5
+    assert seen.values("activation/std[]") == pytest.approx([out.std(correction=0).item()], rel=1e-2)
 
 
 def test_a_large_batch_is_sketched_within_its_noise(tmp_path):
@@ -430,12 +431,12 @@ def test_an_unobserved_step_takes_the_gradient_norms_and_nothing_else(tmp_path):
     plain = ops_of_one_step(tmp_path, 50, 33, False).seen
     ours = [o for o in ops.seen if o not in plain and o != "detach"]
     assert ops.foreach == ["_foreach_norm"]
-    assert sorted(ours) == ["_foreach_norm", "_to_copy", "cat", "stack"]
+    assert sorted(o for o in ours if o != "view") == ["_foreach_norm", "_to_copy", "cat", "stack"]
 
 
 @pytest.mark.parametrize("step", [4, 33])
 def test_nothing_is_read_one_by_one(tmp_path, monkeypatch, step):
-    """No .item() anywhere, and one transfer a row."""
+    """No .item() anywhere, and one transfer a step."""
     calls = []
     for name in ("item", "tolist", "cpu", "__float__", "__bool__"):
         original = getattr(torch.Tensor, name)
@@ -450,7 +451,7 @@ def test_nothing_is_read_one_by_one(tmp_path, monkeypatch, step):
             optimizer.zero_grad()
             F.cross_entropy(model(batch()[0]), batch()[1]).backward()
             optimizer.step()
-        assert calls == ["cpu"] * (2 if step < 20 else 1)
+        assert calls == ["cpu"]
 
 
 def test_a_sketch_costs_a_copy_or_two_a_module(tmp_path):
@@ -470,3 +471,20 @@ def test_a_sketch_costs_a_copy_or_two_a_module(tmp_path):
 
     counts = [in_forward(True, n).count("copy_") - in_forward(False, n).count("copy_") for n in (10, 50)]
     assert counts == [10, 50]
+
+
+def test_an_encoder_without_gradients_ran_in_training(tmp_path):
+    """Its modules are not called unused, and a pass without gradients puts nothing into the activations."""
+    with observed(tmp_path) as seen:
+        encoder, head = mlp(4, 8, 8), nn.Linear(8, 3)
+        optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
+        x, y = batch()
+        for _ in range(4):
+            with torch.no_grad():
+                features = encoder(x)
+            optimizer.zero_grad()
+            F.cross_entropy(head(features), y).backward()
+            optimizer.step()
+    orders = {m.kind: m.order is not None for m in seen.trace.modules}
+    assert orders == {"Linear": True, "ReLU": True}
+    assert [s for s in seen.trace.sampled.columns if s.startswith("activation/std") and "2" in s] == []

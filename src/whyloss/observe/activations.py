@@ -95,11 +95,12 @@ class _Buffers:
         self.rows = torch.zeros(ROWS, 0, device=device, dtype=torch.float32)
         self.weights = torch.zeros(ROWS, 0, device=device, dtype=torch.float32)  # 1 for an example, 0 for a repetition
         self.high = [torch.zeros(0, device=device, dtype=torch.float32) for _ in range(3)]  # step, window, one before
+        self._views: dict[int, torch.Tensor] = {}  # of the rows, by where a slot begins
 
     def grow(self, width: int) -> int:
         """Room for one more slot; where it begins."""
         start = self.rows.shape[1]
-        self.rows = torch.cat([self.rows, self.rows.new_zeros(ROWS, width)], dim=1)
+        self.rows, self._views = torch.cat([self.rows, self.rows.new_zeros(ROWS, width)], dim=1), {}
         self.weights = torch.cat([self.weights, self.weights.new_zeros(ROWS, width)], dim=1)
         self.high = [torch.cat([h, h.new_full((width,), -torch.inf)]) for h in self.high]
         return start
@@ -127,10 +128,14 @@ class _Buffers:
 
     def put(self, slot: _Slot, picked: torch.Tensor) -> None:
         """At most ROWS examples; the first fills what is left, with no weight: it changes no mean and no extreme."""
-        n = len(picked)
-        self.rows[:n, slot.columns].copy_(picked)
-        if n < ROWS:
-            self.rows[n:, slot.columns].copy_(picked[:1].expand(ROWS - n, -1))
+        n, into = len(picked), self._views.get(slot.start)
+        if into is None:
+            into = self._views[slot.start] = self.rows[:, slot.columns]
+        if n == ROWS:
+            into.copy_(picked)
+        else:
+            into[:n].copy_(picked)
+            into[n:].copy_(picked[:1].expand(ROWS - n, -1))
         if n != slot.rows:
             slot.rows = n
             self.weights[:, slot.columns] = 0.0
@@ -144,6 +149,7 @@ class _Part:
     def __init__(self, root: nn.Module, watched: dict[str, nn.Module]) -> None:
         self.root, self.watched = root, watched
         self.called = False
+        self.grad = True  # gradients were on when the root began its forward pass
         self.trains = False  # the last backward pass found it in train mode
         self.calls: dict[str, int] = {}
         self._around: list[Any] = []
@@ -151,8 +157,11 @@ class _Part:
 
     @property
     def evaluating(self) -> bool:
-        """A forward pass that no backward pass will follow: without gradients, or in eval mode amid training."""
-        return not torch.is_grad_enabled() or (self.trains and not self.root.training)
+        """A forward pass in eval mode that no backward pass will follow: without gradients, or amid training.
+
+        In train mode a pass without gradients may be an encoder's whose output is meant to be trained on.
+        """
+        return not self.root.training and (self.trains or not torch.is_grad_enabled())
 
     def arm(self, before: _Hook, after: _Hook, output: _Hook) -> None:
         if self._around or not self.watched:
@@ -235,7 +244,7 @@ class Sketch:
         part = self._parts.get(id(module))
         if part is None or _recomputing():
             return
-        part.called, part.calls = True, {}
+        part.called, part.calls, part.grad = True, {}, torch.is_grad_enabled()
         if part.evaluating:
             part.outside()
         else:
@@ -253,7 +262,7 @@ class Sketch:
         if part.evaluating and not (part.called and module.training):
             return
         self._ran(path, module)
-        if part.called or torch.is_grad_enabled():
+        if (part.called and part.grad) or torch.is_grad_enabled():
             self._sketch(path, part, module, _first_tensor(output))
 
     def _ran(self, path: str, module: nn.Module) -> None:
@@ -278,7 +287,9 @@ class Sketch:
             return
         stride = max(1, len(rows) // ROWS)
         buffers = self._buffers[slot.device]
-        buffers.put(slot, rows[self._observed % stride :: stride, : slot.width][:ROWS])
+        begin = self._observed % stride
+        picked = rows[begin : begin + stride * ROWS : stride]
+        buffers.put(slot, picked if picked.shape[1] == slot.width else picked[:, : slot.width])
         if slot.exact_since is not None:
             _look_at_all(buffers.high[0][slot.columns], slot, tensor)
         slot.filled = True

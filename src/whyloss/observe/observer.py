@@ -172,8 +172,10 @@ class Observer:
         """The value of what backward() is called of: the sum where it is several scalars."""
         tensors = running.tensors
         if tensors and all(isinstance(t, torch.Tensor) and t.numel() == 1 for t in tensors):
-            values = [self._unscaled(t).detach().reshape(()).clone() for t in tensors]
-            running.loss = values[0] if len(values) == 1 else torch.stack(values).sum()
+            values = [self._unscaled(t).detach().clone() for t in tensors]
+            running.loss = (
+                values[0] if len(values) == 1 else torch.stack([v.reshape(()) for v in values]).sum()
+            ).reshape(())
         self._loss = running.loss
 
     def _look_at_graph(self, running: Backward, watches: list[OptimizerWatch]) -> None:
@@ -390,6 +392,8 @@ class Observer:
 
     def _prepare(self, watch: OptimizerWatch, record: Record) -> None:
         """Columns and tables for what this update has."""
+        if watch.settled and not watch.observing:
+            return
         stale = watch.layout_stale(self._held_by_others(watch), self._reached(watch) if watch.walks else [])
         if watch.segment >= MOST_SEGMENTS or not (stale or watch.segment_due):
             return

@@ -17,7 +17,7 @@ from whyloss.observe.calls import Calls
 from whyloss.observe.leaves import Leaves
 from whyloss.observe.lines import place_at, user_line
 from whyloss.observe.models import Root, owned_parameters
-from whyloss.observe.rows import Row, norms
+from whyloss.observe.rows import Row, fetch, norms
 from whyloss.observe.targets import Targets
 from whyloss.observe.tensors import dense, describe, gradients, keep_start, readable, stray, with_start
 
@@ -64,7 +64,7 @@ class OptimizerWatch:
         self._losses: list[torch.Tensor] = []
         self._wiped: list[torch.Tensor] = []  # losses whose gradients were cleared before the update
         self._values: list[torch.Tensor] = []
-        self._leftover: list[list[torch.Tensor]] = []
+        self._leftover: list[torch.Tensor] = []
         self._cleared = False
         self._clip: tuple[int, float, torch.Tensor | None] | None = None
         self._clip_value: float | None = None
@@ -112,6 +112,12 @@ class OptimizerWatch:
             return True
         known = {id(p) for _, p in self.tensors} if self.walks else set()
         return self.walks > 0 and any(id(t) not in known for t in reached)
+
+    @property
+    def settled(self) -> bool:
+        """Nothing can have changed since the last update but by exchanging tensors one for one."""
+        count = sum(len(group["params"]) for group in self.groups)
+        return self.segment >= 0 and not self.walks and count == len(self._held)
 
     def covered(self, tensors: Iterable[torch.Tensor]) -> bool:
         known = {id(p) for root in self.roots for p in root.module.parameters()}
@@ -191,11 +197,13 @@ class OptimizerWatch:
         if self.update is None and self._losses:
             self._wiped, self._losses, self._values = self._losses, [], []
 
-    @torch.no_grad()
     def backward_begins(self) -> None:
         """Looks for gradients that the last update left behind, at the first backward calls after it."""
-        if not self.observing or self.step == 0 or self.backwards > 4 or len(self._leftover) > 4 or self._cleared:
-            return
+        if self.observing and self.step and self.backwards <= 4 and len(self._leftover) <= 4 and not self._cleared:
+            self._look_for_leftovers()
+
+    @torch.no_grad()
+    def _look_for_leftovers(self) -> None:
         left = gradients(self.parameters())
         if not left:
             self._cleared = True
@@ -259,18 +267,18 @@ class OptimizerWatch:
             grad = p.grad
             if grad is None:
                 row.put(column, ABSENT)
-            elif readable(grad):
+            elif (plain := type(grad) is torch.Tensor and grad.layout == torch.strided) or readable(grad):
                 live.append(column)
-                values.append(dense(grad))
+                values.append(grad if plain else dense(grad))
                 if in_optimizer:
                     held.append(column)
         self._look_again(len(values))
         made = norms(values)
         scale, found = (getattr(self.optimizer, name, None) for name in ("grad_scale", "found_inf"))
-        if made and isinstance(scale, torch.Tensor):
-            made = list(torch._foreach_div(made, scale.to(made[0].device, made[0].dtype)))
+        if values and isinstance(scale, torch.Tensor):
+            made = made / scale.to(made.device, made.dtype)
         if isinstance(found, torch.Tensor):
-            row.later([columns["found-inf"]], [found.reshape(())])
+            row.later([columns["found-inf"]], found)
         row.later(live, made)
         if held:
             row.lastly(lambda v: v.__setitem__(columns["grad/total"], _total(v[held])))
@@ -305,7 +313,7 @@ class OptimizerWatch:
         columns = self.columns["samples"]
         spread = [columns[f"rows/spread[{t.name}]"] for t, _ in weights]
         whole = [columns[f"weight/norm[{t.name}]"] for t, _ in weights]
-        row.later(spread, norms(list(torch._foreach_sub(values, [p[:1].expand_as(p) for p in values]))))
+        row.later(spread, norms(torch._foreach_sub(values, [p[:1].expand_as(p) for p in values])))
         row.lastly(lambda v: v.__setitem__(spread, v[spread] / v[whole].clip(1e-300)))
 
     def _dead_row_shares(self, row: Row) -> None:
@@ -320,7 +328,7 @@ class OptimizerWatch:
             zero = p.grad.flatten(1).abs().amax(1) == 0  # a third of aminmax on CPU
             state = self._dead_rows.setdefault(t.key, [torch.ones_like(zero), torch.ones_like(zero), 0])
             state[0], state[2] = state[0] & zero, state[2] + 1
-            row.later([columns[f"gradient/dead_rows[{t.name}]"]], [(state[0] & state[1]).double().mean()])
+            row.later([columns[f"gradient/dead_rows[{t.name}]"]], (state[0] & state[1]).double().mean())
             if state[2] >= WINDOW:
                 self._dead_rows[t.key] = [torch.ones_like(zero), state[0], 0]
 
@@ -344,8 +352,7 @@ class OptimizerWatch:
         if self.sample is not None:
             self._updates_done(self.sample)
             rows.append(self.sample)
-        for made in rows:
-            made.fetch()
+        fetch(rows)
         self._next()
         self.step += 1
         self.walks = max(0, self.walks - 1)
@@ -353,8 +360,10 @@ class OptimizerWatch:
 
     def _put_mean(self, row: Row, column: int, values: list[torch.Tensor]) -> None:
         """The mean over micro-batches; under a closure, the value with which the update began."""
-        if values:
-            where = row.scratch(values[:1] if self._closure else values)
+        if len(values) == 1 or (values and self._closure):
+            row.later([column], values[0])
+        elif values:
+            where = row.scratch(torch.stack([v.to(values[0].device, torch.float64) for v in values]))
             row.lastly(lambda v: v.__setitem__(column, v[where].mean()))
 
     def _left(self, row: Row, column: int) -> None:
@@ -370,7 +379,7 @@ class OptimizerWatch:
         if self._clip is not None:
             _, limit, norm = self._clip
             row.put(columns["clip/limit"], limit)
-            row.later([columns["clip/norm"]] if norm is not None else [], [norm] if norm is not None else [])
+            row.later([columns["clip/norm"]] if norm is not None else [], norm if norm is not None else torch.empty(0))
         if self._clip_value is not None:
             row.put(columns["clip/value"], self._clip_value)
 
@@ -424,7 +433,7 @@ def _indexed(names: Iterable[str]) -> dict[str, int]:
 
 def _put_rate(row: Row, column: int, rate: Any) -> None:
     if isinstance(rate, torch.Tensor):
-        row.later([column], [rate.detach().reshape(()).clone()])
+        row.later([column], rate.detach().clone())
     elif rate is not None:
         row.put(column, float(rate))
 

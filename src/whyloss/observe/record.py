@@ -93,7 +93,7 @@ class Record:
         weights = [w.detach() for w in leaves.alive() if w.is_floating_point()]
         if not weights:
             return
-        now = torch.stack([n.to("cpu", torch.float64) for n in norms(weights)])
+        now = norms(weights).to("cpu", torch.float64)
         if self._first_norms is None or self._first_norms.shape != now.shape:
             self._first_norms = now
         changed = not torch.equal(self._first_norms, now)

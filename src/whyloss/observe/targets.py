@@ -55,7 +55,7 @@ class Targets:
     def put(self, row: Row, columns: dict[str, int]) -> None:
         if self._counts is not None:
             share = self._counts / self._counts.sum().clamp_min(1)
-            row.later([columns["target/entropy"]], [torch.special.entr(share).sum()])
+            row.later([columns["target/entropy"]], torch.special.entr(share).sum())
         if self._sums is not None:
             count, total, square = self._sums
-            row.later([columns["target/variance"]], [(square / count - (total / count) ** 2).clamp_min(0).mean()])
+            row.later([columns["target/variance"]], (square / count - (total / count) ** 2).clamp_min(0).mean())

@@ -89,10 +89,10 @@ class UpdateNotLanding(Rule):
         )
 
     def _lost(self, trace: Trace, lost: Tensors, seen: Landing) -> Finding:
-        """Weights in low precision: each step is less than half the distance to the next number, and is rounded away."""
+        """Weights in low precision: each step is below half the distance to the next number, and rounded away."""
         return self.finding(
-            f"{listed(lost)} in {lost[0].dtype} are unchanged by each of {seen.rows} updates with a gradient: the steps "
-            f"are below half of the distance to the next number, and {len(seen.moving)} other tensors move",
+            f"{listed(lost)} in {lost[0].dtype} are unchanged by each of {seen.rows} updates with a gradient: the "
+            f"steps are below half of the distance to the next number; {len(seen.moving)} other tensors move",
             Evidence("largest update/norm", 0.0, "above 0", "", (0, trace.updates - 1)),
             Evidence("weights that no update changed", len(lost), 0, f"of {len(trace.trained)} tensors"),
             severity=Severity.WARNING,
