@@ -7,6 +7,7 @@ no random number, and do nothing inside a compiled region.
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from whyloss.observe.lines import user_place
 from whyloss.observe.models import Root, siblings
 from whyloss.observe.rows import Row
 
+SMOOTH = ("ELU", "SiLU", "Sigmoid", "Tanh", "Softmax", "Softplus", "Mish", "Embedding", "Attention")
 ROWS = 32
 MOST_CALLS = 4  # slots of a module that runs several times in one forward pass
 MOST_CHANNELS = 4096  # of one slot; wider outputs are sketched in their first channels
@@ -317,8 +319,10 @@ class Sketch:
         for device, buffers in self._buffers.items():
             slots = [s for s in self._slots.values() if s.device == device]
             self._reduce_device(row, columns, buffers, slots)
-        for slot in self._slots.values():
+        slots = list(self._slots.values())
+        for slot, after in zip_longest(slots, slots[1:]):
             slot.filled = False
+            slot.suspected = slot.suspected and self._may_gate(slot, after)
             if slot.suspected != (slot.exact_since is not None):
                 self._look_anew(slot)
         self._turn_window()
@@ -351,6 +355,14 @@ class Sketch:
             if first is not None:  # the parts of a slot are neighbours
                 row.values[first : first + len(PARTS)] = (*each, seen, exact)
             slot.judge(float(each[5]), seen, exact, self._observed)
+
+    def _may_gate(self, slot: _Slot, after: _Slot | None) -> bool:
+        """A ReLU, or a layer that runs straight into another one: a functional ReLU may be between them."""
+        kind = self.modules[slot.path].kind
+        following = self.modules[after.path].kind if after is not None else ""
+        return kind.startswith("ReLU") or (
+            not kind.endswith(SMOOTH) and following.startswith(("Linear", "Conv", "ReLU"))
+        )
 
     def _look_anew(self, slot: _Slot) -> None:
         """From the next observed step on, judge this slot on all examples, or no longer; what was seen is forgotten."""

@@ -24,7 +24,9 @@ class LossAtBaseline(Rule):
     ## What it detects
     After at least `updates` updates the loss has never been below the best constant prediction (the label entropy for
     cross-entropy, the variance of the targets for squared error), and it ends within `above` of it, or of ln C. "Below"
-    means by more than `below` and by more than the noise of the batch losses allows.
+    means by more than `below` and by more than the noise of the batch losses allows. A run that came down from above
+    is reported as info until it has been there for `patience` times as long as it took, and the longer the higher it
+    began: its gradients shrink with the residuals.
     ## Why it matters
     The output carries nothing about the input. Somewhere between the input and the loss, the information is cut.
     ## What else looks like this
@@ -46,6 +48,10 @@ class LossAtBaseline(Rule):
     updates: int = threshold(100, unit="updates", why="healthy runs were below their baseline by then")
     above: float = threshold(0.1, unit="of the baseline", why="default initialisation starts up to a tenth above it")
     below: float = threshold(0.005, unit="of the baseline", why="label shares of 100 batches are known to that")
+
+    patience: float = threshold(
+        2.0, unit="times the way there", why="a run that came down late may still be going down"
+    )
 
     def check(self, run: Run) -> Iterator[Outcome]:
         for trace in run.traces:
@@ -77,13 +83,17 @@ class LossAtBaseline(Rule):
         if not near or self._moving(trace, own):
             return self.passed(f"the loss went from {result.start:.4g} to {result.end:.4g} and is not at a level yet")
         match = min(near, key=lambda b: abs(result.end - b.value))
+        way = _arrival(own, result.width, (1 + self.above) * match.value + error)
+        slower = max(own.first / match.value, 1.0) ** 0.5  # near the level, gradients are as much smaller as residuals
+        soon = int(own.steps[-1]) - way < self.patience * slower * way
         return self.finding(
-            f"the loss ends at {result.end:.4g} after {trace.updates} updates and was never below {match.value:.4g}, "
-            f"{match.name}",
+            f"the loss is at {result.end:.4g} after {trace.updates} updates, no better than {match.name} "
+            f"({match.value:.4g})",
             Evidence("loss level at the end", result.end, match.value, "", (0, int(own.steps[-1]))),
             Evidence("lowest loss level", result.lowest, best.value),
-            severity=Severity.WARNING,
+            severity=Severity.INFO if soon else Severity.WARNING,
             place=trace.step_place,
+            first_step=way,
         )
 
     def _moving(self, trace: Trace, own: Series) -> bool:
@@ -98,6 +108,7 @@ class LossAtBaseline(Rule):
         squared = (Objective(kind="mse_loss"),)
         noisy = flat(200, 0.6, 0.3)
         weighted = Objective(kind="cross_entropy", classes=10, reduction="none", direct=False)
+        late = np.r_[falling(120, 90.0, 2.32), flat(110)]
         parity = np.r_[flat(400, 2.303), falling(100, 2.3, 0.1)]
         tiny = flat(300, 2.3026 * 0.985, 0.002)
         return (
@@ -113,6 +124,7 @@ class LossAtBaseline(Rule):
             ),
             silent("near miss: a long plateau before the drop", sample_run(loss=parity)),
             silent("near miss: little signal, 1.5 % below ln 10", sample_run(loss=tiny)),
+            silent("near miss: from 90, there for half of the run only", sample_run(loss=late)),
             silent("near miss: still falling", sample_run(loss=np.linspace(2.6, 2.31, 200))),
             silent(
                 "near miss: a warm-up that has not ended",
@@ -125,3 +137,9 @@ class LossAtBaseline(Rule):
             silent("near miss: single examples, too noisy to say", sample_run(loss=flat(200, 2.3, 1.5))),
             silent("near miss: too short", sample_run(loss=flat(60))),
         )
+
+
+def _arrival(own: Series, width: int, limit: float) -> int:
+    """The first update from which `width` losses in a row have a median at or below the limit."""
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(own.values, width), axis=1)
+    return int(own.steps[np.argmax(medians <= limit)])
