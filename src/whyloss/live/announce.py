@@ -1,6 +1,6 @@
 """Says what is certain as soon as it is, while the training still runs."""
 
-from whyloss.core.finding import Finding, Severity
+from whyloss.core.finding import Boundary, Finding, Severity
 from whyloss.core.run import Run
 from whyloss.diagnosis.diagnose import run_rules
 from whyloss.diagnosis.fold import fold
@@ -14,9 +14,13 @@ class Announcer:
         self.said: dict[str, Finding] = {}
 
     def look(self, run: Run) -> list[Finding]:
-        """The errors of this run that are certain, stand at a root and were not said before."""
+        """The errors of this run that are certain, stand at a root and were not said before.
+
+        A symptom waits for its cause, which may need more updates; not the loss itself, once it is no number.
+        """
         roots, _ = fold([o for o in run_rules(run) if isinstance(o, Finding)])
-        new = [f for f in roots if f.certain and f.severity is Severity.ERROR and f.name not in self.said]
+        certain = [f for f in roots if f.certain and f.severity is Severity.ERROR]
+        new = [f for f in certain if f.name not in self.said and not (f.symptom and f.boundary is not Boundary.CURVE)]
         self.said |= {f.name: f for f in new}
         return new
 

@@ -72,12 +72,13 @@ class DeadRelu(Rule):
     def _report(self, trace: Trace, found: list[Dead]) -> Outcome:
         first = found[0]
         how, evidence = self._killer(trace, first)
-        more = f"; so is that of {len(found) - 1} later layers" if len(found) > 1 else ""
+        later = len(found) - 1
+        more = f"; {later} later layer{'s are' if later > 1 else ' is'} dead with it" if later else ""
         since = f"from update {first.since} on{how}" if first.since else "from the first update on"
         killed: dict[str, Any] = {"explained_by": KILLERS} if first.since else {}
         return self.finding(
-            f"the output of {first.gate.name} is 0 behind its ReLU for every example {since}{more}",
-            Evidence("units that are never above 0", 1.0, self.whole, "", (first.since, trace.updates - 1)),
+            f"no unit of layer '{first.gate.name}' puts out anything above 0, for any example, {since}{more}",
+            Evidence("share of units that are never above 0", 1.0, self.whole, "", (first.since, trace.updates - 1)),
             *evidence,
             severity=_severity(trace, first),
             place=_place(trace, first.gate),
@@ -102,8 +103,8 @@ class DeadRelu(Rule):
 
     def _most_of(self, trace: Trace, gate: Gate, part: float) -> Outcome:
         return self.finding(
-            f"{part:.0%} of the units of {gate.name} are 0 behind its ReLU for every example of the last window",
-            Evidence("units that are never above 0", part, self.most, "", (0, trace.updates - 1)),
+            f"{part:.0%} of the units of layer '{gate.name}' are never above 0, for any example of the last window",
+            Evidence("share of units that are never above 0", part, self.most, "", (0, trace.updates - 1)),
             severity=Severity.WARNING if learned_from_input(trace) is False else Severity.INFO,
             place=_place(trace, gate),
         )

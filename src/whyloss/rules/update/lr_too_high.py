@@ -58,18 +58,22 @@ class LrTooHigh(Rule):
     )
     window: int = threshold(3, unit="observed updates", why="one large step alone is seen in healthy warm starts")
     single: float = threshold(1.0, unit="of a weight's norm", why="one such update leaves nothing of the old weight")
-    jump: float = threshold(2.0, unit="times the first loss", why="batch losses of healthy runs scatter by less")
+    jump: float = threshold(2.0, unit="times the first loss", why="the first batch may be half as hard as the others")
+    known: float = threshold(
+        1.5, unit="times a baseline", why="the same, where the loss of a constant prediction is known"
+    )
     better: float = threshold(0.9, unit="of the first loss", why="a run that ends a tenth lower has learned something")
     half: float = threshold(0.5, unit="of the first loss", why="the same, where one update left nothing of the start")
     growth: float = threshold(10.0, unit="times its level", why="losses and gradients of sane batches scatter by less")
-    off: float = threshold(3.0, unit="times a baseline", why="beyond it the initialisation is at fault, not the rate")
+    off: float = threshold(3.0, unit="times ln C", why="beyond it the initialisation is at fault, not the rate")
+    squares: float = threshold(1e3, unit="times the variance", why="the same, for squared error on targets off by 30 σ")
 
     def check(self, run: Run) -> Iterator[Outcome]:
         for trace in run.traces:
             ratio, loss = ratios(trace, weights(trace)), trace.loss
             reason = says_nothing(run, trace)
-            if reason or loss is None or ratio is None or len(ratio) < self.window or not len(loss.finite):
-                yield self.skipped(reason or f"needs the loss and the norms of {self.window} updates")
+            if reason or loss is None or ratio is None or not len(loss.finite):
+                yield self.skipped(reason or "needs the loss, and the norms of weights and updates")
                 continue
             step, large = self._largest(ratio)
             share = self.half if large > self.single else self.better
@@ -91,32 +95,30 @@ class LrTooHigh(Rule):
 
     def _largest(self, ratio: Series) -> tuple[int, float]:
         """The largest ratio that `window` observed updates in a row reach; a single one where it is above `single`."""
-        rows = np.lib.stride_tricks.sliding_window_view(ratio.values, self.window)
-        lasting, at = rows.min(axis=1), int(np.argmax(ratio.values))
-        if ratio.values[at] > self.single:
-            return int(ratio.steps[at]), float(ratio.values[at])
-        return int(ratio.steps[np.argmax(lasting)]), float(lasting.max())
+        at = int(np.argmax(ratio.values))
+        if ratio.values[at] <= self.single and len(ratio) >= self.window:
+            lasting = np.lib.stride_tricks.sliding_window_view(ratio.values, self.window).min(axis=1)
+            return int(ratio.steps[np.argmax(lasting)]), float(lasting.max())
+        return int(ratio.steps[at]), float(ratio.values[at]) if ratio.values[at] > self.single else 0.0
 
     def _excused(self, trace: Trace) -> bool:
         """Told to go uphill, or off before any update: then the rate is not the first thing that is wrong."""
         own, levels, op = own_loss(trace), baselines(trace), objective(trace)
-        classified = op is not None and op.kind in CROSS_ENTROPY + BINARY
-        off = classified and own is not None and bool(levels) and own.first > self.off * levels[0].value
+        limit = self.off if op is not None and op.kind in CROSS_ENTROPY + BINARY else self.squares
+        off = own is not None and bool(levels) and own.first > limit * levels[0].value
         return trace.settings.get("maximize") is True or off
 
     def _trouble(self, run: Run, trace: Trace, loss: Series, share: float) -> str:
         found = onset(run, trace, self.growth)
-        if found is not None:
-            lost = found.step > 0 and found.grew and not found.recovered
-            return f"{found.grew} until update {found.step} was not finite" if lost else ""
-        result = fall(loss)
-        first = loss.first
+        if found is not None and not found.recovered:
+            return f"{found.grew} until update {found.step} was not finite" if found.step > 0 and found.grew else ""
+        result, first, own = fall(loss), loss.finite.first, own_loss(trace)
         if result is None or first <= 0.0 or result.end < share * first:
             return ""
-        high = np.lib.stride_tricks.sliding_window_view(loss.values, 2).min(axis=1)
-        if high.max() < self.jump * first:
-            return ""
-        return f"the loss rose from {first:.4g} to {high.max():.4g} and ends at {result.end:.4g}"
+        high = np.lib.stride_tricks.sliding_window_view(loss.finite.values, 2).min(axis=1).max()
+        levels = baselines(trace) if own is loss else ()
+        limit = self.known * max(first, levels[0].value) if levels else self.jump * first
+        return f"the loss rose from {first:.4g} to {high:.4g} and ends at {result.end:.4g}" if high > limit else ""
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
