@@ -1,38 +1,34 @@
 """The examples, run as a user runs them: the cause named in the file's name stands first, at the right place."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from conftest import run_whyloss
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PLACES = {  # what the first cause must name: a module or parameter, and the line where the user finds it
-    "dead_relu": ("0.", "loss = loss_fn(model(images), labels)"),
+    "dead_relu": ("0.", "loss = criterion(model(xb), yb)"),
     "detached_parameters": ("encoder", ""),
-    "gradient_not_cleared": ("", "optimizer.step()"),
+    "gradient_not_cleared": ("", "opt.step()"),
     "lr_too_high": ("", "optim"),
-    "optimizer_missing_parameters": ("layers[", "optim"),
-    "symmetric_init": ("", ""),
-    "vanishing_gradient": ("", ""),
+    "optimizer_missing_parameters": ("hidden[", "optim"),
+    "symmetric_init": ("0.weight", "model("),
+    "vanishing_gradient": ("0.", "model("),
 }
 
 
-def whyloss_run(script: Path, folder: Path) -> dict:
-    command = [sys.executable, "-m", "whyloss", "run", "--out", str(folder), str(script)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def report_of(name: str, folder: Path) -> dict:
+    done = run_whyloss("run", "--out", folder / "run", EXAMPLES / f"{name}.py", cwd=folder, folder=folder / "run")
+    assert done.code == 0, done.stderr
     assert "stopped observing" not in done.stderr
-    return json.loads((folder / "report.json").read_text())
+    return json.loads(done.report.read_text())
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in EXAMPLES.glob("*.py") if not p.stem.startswith("healthy")))
 def test_a_faulty_example_has_its_cause_first(name, tmp_path):
-    report = whyloss_run(EXAMPLES / f"{name}.py", tmp_path / "run")
+    report = report_of(name, tmp_path)
     first = report["causes"][0]
     where, source = PLACES[name]
     assert report["verdict"] == "causes"
@@ -43,7 +39,7 @@ def test_a_faulty_example_has_its_cause_first(name, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in EXAMPLES.glob("healthy_*.py")))
 def test_a_healthy_example_gives_no_alarm_and_says_what_was_checked(name, tmp_path):
-    report = whyloss_run(EXAMPLES / f"{name}.py", tmp_path / "run")
+    report = report_of(name, tmp_path)
     assert report["verdict"] == "healthy"
     assert [c for c in report["causes"] if c["severity"] != "info"] == []
     assert len(report["passed"]) > 15
