@@ -9,12 +9,13 @@ from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
 from whyloss.core.landing import Landing, landing, nearly_taken_back, taken_back
 from whyloss.core.progress import learned
 from whyloss.core.reach import Tensors, listed
-from whyloss.core.run import Trace
+from whyloss.core.run import Tensor, Trace
 from whyloss.core.sample import flat, sample_run, sample_tensors
 from whyloss.core.series import ABSENT
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
 HALF = ("bfloat16", "float16")
+MAIN = 0.5  # of the trained values
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class UpdateNotLanding(Rule):
             yield self._still(trace, seen, Severity.ERROR)
         elif seen.still:
             yield self._still(trace, seen, Severity.INFO if learned(trace) else Severity.WARNING)
-        elif lost := tuple(t for t in seen.unclear if seen.moving and t.dtype in HALF and len(t.shape) > 1):
+        elif lost := tuple(t for t in seen.unclear if seen.moving and _rounded_away(trace, t)):
             yield self._lost(trace, lost, seen)
         elif not seen.moving:
             yield self.skipped("no weight changed, and the steps are small enough for rounding to be the reason")
@@ -89,7 +90,7 @@ class UpdateNotLanding(Rule):
         )
 
     def _lost(self, trace: Trace, lost: Tensors, seen: Landing) -> Finding:
-        """Weights in low precision: each step is below half the distance to the next number, and rounded away."""
+        """Each step is below half the distance to the next number, and rounded away."""
         return self.finding(
             f"{listed(lost)} in {lost[0].dtype} are unchanged by each of {seen.rows} updates with a gradient: the "
             f"steps are below half of the distance to the next number; {len(seen.moving)} other tensors move",
@@ -97,7 +98,9 @@ class UpdateNotLanding(Rule):
             Evidence("weights that no update changed", len(lost), 0, f"of {len(trace.trained)} tensors"),
             severity=Severity.WARNING,
             place=trace.place_of(lost[0]),
-            change=f"Keep the weights in float32 and compute in {lost[0].dtype} under autocast.",
+            change=f"Keep the weights in float32 and compute in {lost[0].dtype} under autocast."
+            if lost[0].dtype in HALF
+            else "Shift and scale what these values stand for to near 0 and 1, or keep them in float64.",
         )
 
     def _back(self, trace: Trace, seen: Landing, *, exact: bool) -> Finding:
@@ -121,6 +124,11 @@ class UpdateNotLanding(Rule):
         names = [t.name for t in sample_tensors()]
         zero = {f"update/norm[{n}]": 0.0 for n in names}
         one = {f"update/norm[{n}]": 0.0 for n in names[:2]}
+        far, tiny = {f"weight/norm[{names[0]}]": 1e8}, {"lr[0]": 1e-3}
+        large: dict[str, dict[str, object]] = {
+            names[0]: {"largest": 1e7, "shape": (1000, 64)},
+            names[1]: {"largest": 1e7},
+        }
         vector, slow = {f"update/norm[{names[1]}]": 0.0}, {"lr[0]": 1e-6}
         turns = {f"rows/spread[{n}]": 1.3 for n in names if "weight" in n}
         kept = {f"weight/norm[{n}]": 1.0 for n in names}
@@ -150,9 +158,25 @@ class UpdateNotLanding(Rule):
                 "near miss: a bfloat16 norm's vector that rounding holds",
                 sample_run(signals=vector | slow, changed=half),
             ),
+            fires(
+                "float32 values of 1e6 under Adam",
+                sample_run(signals=one | tiny | far, changed=large),
+                Severity.WARNING,
+            ),
+            silent(
+                "near miss: a float32 layer under SGD that nothing pulls",
+                sample_run(signals=one | slow, optimizer="SGD"),
+            ),
             silent("near miss: bfloat16 and a tiny rate", sample_run(signals=zero | {"lr[0]": 1e-6}, changed=half)),
             silent("near miss: two tensors have no gradient", sample_run(loss=still, signals=one | none)),
             silent("near miss: updated in turn", sample_run(loss=still, signals=in_turn)),
             silent("near miss: norms kept at 1, rows turn", sample_run(loss=still, signals=kept)),
             silent("near miss: does not learn, but moves", sample_run(loss=still, signals=drift | turns)),
         )
+
+
+def _rounded_away(trace: Trace, t: Tensor) -> bool:
+    """A matrix in half precision; or most of the model, under an optimizer whose step is of the size of the rate."""
+    share = t.size / max(sum(o.size for o in trace.trained), 1)
+    sure = "betas" in trace.settings or trace.optimizer.startswith("Adam")
+    return (t.dtype in HALF and len(t.shape) > 1) or (sure and share >= MAIN)
