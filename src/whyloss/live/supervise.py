@@ -22,6 +22,7 @@ from whyloss.journal import read_run
 from whyloss.journal.folder import siblings, taken
 from whyloss.live.announce import Announcer, announcement
 from whyloss.live.status import StatusLine
+from whyloss.rules import all_rules
 
 SITE = Path(__file__).resolve().parent.parent / "observe" / "site"
 PATIENCE = (10.0, 10.0)  # seconds from interrupt to terminate, from terminate to kill
@@ -119,6 +120,7 @@ class _Follower:
         self.pause = 0.1
         self.stopping: float | None = None
         self._announcer = Announcer()
+        all_rules()  # loaded while the child still imports torch
         self._size = -1
         self._blind = False
 
@@ -138,7 +140,7 @@ class _Follower:
             self.say(
                 f"whyloss: can't follow the training ({type(error).__name__}: {error}); the report comes at the end"
             )
-        self.pause = max(0.3, 20 * (time.monotonic() - began))  # at most a twentieth of one core
+        self.pause = max(0.1, 10 * (time.monotonic() - began))  # at most a tenth of one core
 
     def _tell(self, finding: Finding) -> None:
         self.say(announcement(finding))

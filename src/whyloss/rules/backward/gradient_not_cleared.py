@@ -79,7 +79,7 @@ class GradientNotCleared(Rule):
             f"gradients are not cleared before {how} {len(kept)} observed updates of {trace.optimizer}: {again}"
             + (f", and the step was taken with {given:.3g}" if given else ""),
             Evidence(
-                "updates that began with old gradients", share, 0.0, "of the observed", (int(kept.steps[0]), step)
+                "share of observed updates that began with old gradients", share, 0.0, "", (int(kept.steps[0]), step)
             ),
             Evidence("norm of the old gradients", norm, 0.0, "", (step,)),
             *([Evidence("norm given to the update before", before, None, "", (step - 1,))] if before else []),
