@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import whyloss.journal.rows as rows_module
 from conftest import environment, write_journal
 from whyloss import NothingToJudge, WhylossError, diagnose, read_run
 from whyloss.core.errors import Misuse
@@ -591,3 +592,20 @@ def test_every_row_carries_the_crc_of_what_stands_before_it(sample):
     row = data[:width]
     assert zlib.crc32(row[:-4]) == int.from_bytes(row[-4:], "little")
     assert os.path.getsize(path) == len(header) + 1 + 200 * width
+
+
+def test_a_past_that_is_replaced_while_it_is_read_leaves_no_gap(tmp_path, monkeypatch):
+    """The reader had the first row when the writer thinned the table for the first time."""
+    path, real = tmp_path / "updates-o0-s0-r0.rows", rows_module.read_rows
+    writer = RowWriter(path, ["step", "x"], head=7, limit=63)
+    writer.append(0, np.array([0.0, 0.5]))
+    slow = iter(range(1, 80))
+
+    def read(which, row_type):
+        found = real(which, row_type)
+        for step in slow:  # once: while the reader was at it
+            writer.append(step, np.array([step, 0.5]))
+        return found
+
+    monkeypatch.setattr(rows_module, "read_rows", read)
+    assert whole(read_table(path)) == 79

@@ -94,16 +94,37 @@ def read_table(path: Path) -> Table:
     """
     if not path.is_file():
         return Table.empty()
-    columns, rows = read_rows(path, raw_type)
+    columns, rows, past = _both(path)
     parts = {"steps": rows["step"]} | dict.fromkeys(("values", "low", "high"), rows["values"])
-    thin_path = path.with_suffix(".thin")
-    if thin_path.exists():
-        past_columns, past = read_rows(thin_path, thin_type)
-        if len(past) and past_columns == columns:
-            parts = _put_back(rows, past)
+    if len(past):
+        parts = _put_back(rows, past)
     steps = np.asarray(parts["steps"], dtype=np.int64)
     values, low, high = (np.ascontiguousarray(parts[k]) for k in ("values", "low", "high"))
     return Table(steps, {name: i for i, name in enumerate(columns)}, values, low, high)
+
+
+def _both(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Columns, rows and thinned past, as they stood together: read again where the past was replaced meanwhile."""
+    thin_path = path.with_suffix(".thin")
+    for _ in range(8):
+        before = _version(thin_path)
+        columns, rows = read_rows(path, raw_type)
+        past = np.zeros(0, thin_type(len(columns)))
+        if before is not None:
+            past_columns, found = read_rows(thin_path, thin_type)
+            past = found if past_columns == columns else past
+        if _version(thin_path) == before:
+            break
+    return columns, rows, past
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Another one for every file that takes this place."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def read_rows(path: Path, row_type: RowType) -> tuple[list[str], np.ndarray]:
