@@ -8,7 +8,7 @@ import numpy as np
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.initialisation import untrained
 from whyloss.core.levels import baselines, own_loss, says_nothing
-from whyloss.core.progress import ERRORS, fell
+from whyloss.core.progress import ERRORS, SHARE, fell
 from whyloss.core.run import Objective, Run, Trace
 from whyloss.core.sample import falling, flat, sample_run, sample_tensors
 from whyloss.core.series import fall
@@ -56,7 +56,8 @@ class LossFlat(Rule):
         result = fall(loss)
         assert result is not None  # more than six finite samples
         moved = max(abs(result.drop), result.start - result.lowest)
-        limit = max(self.share * abs(result.start), ERRORS * result.error)
+        # noise can hide a movement; it cannot make a level that moved by a tenth a flat one
+        limit = max(self.share * abs(result.start), min(ERRORS * result.error, SHARE * abs(result.start)))
         moved = max(moved, result.start - loss.finite.first - ERRORS * result.noise)  # a jump in the first updates
         if moved > limit or fell(result):
             yield self.passed(f"the loss moved from {result.start:.4g} to {result.end:.4g}")
@@ -90,6 +91,10 @@ class LossFlat(Rule):
             fires("exactly constant", sample_run(loss=np.full(200, 2.3)), Severity.WARNING),
             fires("a loss written by hand, on fresh weights", sample_run(loss=hand, objectives=()), Severity.WARNING),
             silent("near miss: a fall of 10 % under the same noise", sample_run(loss=falling(200, 2.3, 2.05, 0.002))),
+            silent(
+                "near miss: a fall by a fifth in noise",
+                sample_run(loss=falling(420, 0.286, 0.225, 0.25), objectives=()),
+            ),
             silent("near miss: a jump at once, then level", sample_run(loss=np.r_[2.3, flat(199, 15.0)])),
             silent("near miss: too short to say", sample_run(loss=flat(30))),
             silent("near miss: fine-tuning that starts at 0.1", sample_run(loss=flat(200, 0.1))),
