@@ -16,7 +16,7 @@ from torch import nn
 
 from whyloss.core.run import Module
 from whyloss.core.series import Floats
-from whyloss.observe.lines import user_place
+from whyloss.core.lines import user_place
 from whyloss.observe.models import Root, siblings
 from whyloss.observe.rows import Row
 

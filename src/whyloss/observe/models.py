@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from whyloss.observe.lines import is_user_file, user_frames, variable_names
+from whyloss.core.lines import is_user_file, user_frames, variable_names
 
 
 @dataclass(frozen=True)

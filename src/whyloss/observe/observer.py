@@ -21,7 +21,7 @@ from whyloss.core.errors import WhylossError
 from whyloss.core.finding import Place
 from whyloss.observe.graph import loss_ops, nodes
 from whyloss.observe.leaves import Leaves, Marks, deposited, marks
-from whyloss.observe.lines import place_at, user_line
+from whyloss.core.lines import place_at, user_line
 from whyloss.observe.models import Root, find_roots
 from whyloss.observe.optimizer import FIRST, WALKS, OptimizerWatch
 from whyloss.observe.record import Record

@@ -15,7 +15,7 @@ from whyloss.core.series import ABSENT, Floats
 from whyloss.observe.activations import PARTS, Guard, Sketch
 from whyloss.observe.calls import Calls
 from whyloss.observe.leaves import Leaves
-from whyloss.observe.lines import place_at, user_line
+from whyloss.core.lines import place_at, user_line
 from whyloss.observe.models import Root, owned_parameters
 from whyloss.observe.rows import Row, fetch, norms
 from whyloss.observe.targets import Targets
