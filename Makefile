@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format schema docs bench clean
+.PHONY: demo test lint format schema tape-table docs bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
@@ -28,6 +28,9 @@ format: $(VENV)/.installed
 
 schema: $(VENV)/.installed ## write docs/schema again from the report's types
 	$(BIN)/python -m whyloss.report.schema > docs/schema/report-1.json
+
+tape-table: $(VENV)/.installed ## write the table of docs/tape.md again from the steps in tests/tape_models.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/tape_table.py
 
 bench: $(VENV)/.installed ## what observing costs, on the four models
 	$(BIN)/python benchmarks/overhead.py

@@ -10,6 +10,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -38,6 +40,7 @@ BARS = {
     ("c", "every 10"): 0.005,
     ("a", "every 10"): 0.02,
 }
+RECORDED_BARS = {"c": (3.0, 2.0)}
 READS = {"cpu", "item", "tolist", "__bool__", "__float__", "__int__"}  # each brings values from a device to the host
 
 
@@ -164,7 +167,7 @@ class Meter:
 def metered() -> Iterator[tuple[Meter, list[Observer]]]:
     """Times every way into the observer: `Observer.see`, and the hooks that run within the forward pass."""
     meter, seen = Meter(), []
-    see, hook = Observer.see, activations._Hook.__call__
+    see, hook = Observer.see, activations.Hook.__call__
     timed_see, timed_hook = meter.timed(see), meter.timed(hook)
 
     def noted(self: Observer, what: Callable[..., None], *args: Any) -> None:
@@ -173,11 +176,11 @@ def metered() -> Iterator[tuple[Meter, list[Observer]]]:
         timed_see(self, what, *args)
 
     Observer.see = noted  # type: ignore[method-assign]
-    activations._Hook.__call__ = lambda self, *args: timed_hook(self, *args)  # type: ignore[method-assign]
+    activations.Hook.__call__ = lambda self, *args: timed_hook(self, *args)  # type: ignore[method-assign]
     try:
         yield meter, seen
     finally:
-        Observer.see, activations._Hook.__call__ = see, hook  # type: ignore[method-assign]
+        Observer.see, activations.Hook.__call__ = see, hook  # type: ignore[method-assign]
 
 
 class Training:
@@ -294,6 +297,32 @@ def facts_of(model: str, training: Training, steps: int) -> Facts:
     )
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """A step that is recorded and whose tape is proved, over a bare one: process CPU time, and peak memory beyond what
+    Python and torch take."""
+
+    model: str
+    time: float
+    recording: float  # the step itself and recording it
+    tape: float  # making the tape and replaying it once
+    memory: float
+    peak_bytes: int
+    bars: tuple[float, float] | None  # of time and memory
+
+
+def recorded(model: str, steps: int) -> Recorded:
+    def run(variant: str) -> dict[str, Any]:
+        command = [sys.executable, str(Path(__file__).parent / "recorded.py"), model, variant, str(steps)]
+        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return dict(json.loads(out))
+
+    idle, bare, found = run("idle"), run("bare"), run("recorded")
+    recording, tape = found["recording"] / found["bare"], found["tape"] / found["bare"]
+    peaks = [r["peak_bytes"] - idle["peak_bytes"] for r in (found, bare)]
+    return Recorded(model, recording + tape, recording, tape, peaks[0] / peaks[1], peaks[0], RECORDED_BARS.get(model))
+
+
 # -- reporting
 
 
@@ -335,6 +364,18 @@ def print_facts(facts: Facts) -> None:
     )
 
 
+def print_recorded(found: Recorded) -> None:
+    verdict = ""
+    if found.bars is not None:
+        met = found.time <= found.bars[0] and found.memory <= found.bars[1]
+        verdict = f"   bars x{found.bars[0]:.0f} and x{found.bars[1]:.0f}: " + ("met" if met else "MISSED")
+    print(
+        f"   a recorded step: x{found.time:.2f} of a bare one (x{found.recording:.2f} recording, x{found.tape:.2f} its "
+        f"tape, replayed once), x{found.memory:.2f} of its peak memory{verdict}",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="a,b,c,d", help="of a, b, c, d")
@@ -343,7 +384,7 @@ def main() -> None:
     chosen = parser.parse_args()
     steps = 9 if chosen.quick else chosen.steps
     torch.set_num_threads(1)
-    shares, facts = [], []
+    shares, facts, tapes = [], [], []
     print(f"   {'tier':<11}  median (min–max)          periods")
     for model in chosen.models.split(","):
         for tier in [t for t in TIERS if not (chosen.quick and t == "every 100")]:
@@ -352,8 +393,11 @@ def main() -> None:
             shares.append(share)
             facts += [more] if more else []
         print_facts(facts[-1])
+        tapes.append(recorded(model, max(3, steps // 3)))
+        print_recorded(tapes[-1])
     RESULTS.parent.mkdir(exist_ok=True)
     found = {"machine": machine(), "shares": [asdict(s) for s in shares], "models": [asdict(f) for f in facts]}
+    found["recorded"] = [asdict(t) for t in tapes]
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")
     print(f"written to {RESULTS}")
 

@@ -14,7 +14,7 @@ from whyloss.cli import main
 from whyloss.cli.run import _conclude, _end_of_options, _exit_code
 from whyloss.core.sample import flat, sample_run
 from whyloss.journal import Journal
-from whyloss.live.supervise import Ended, _Signals, supervise
+from whyloss.live.supervise import Ended, Settings, _Signals, supervise
 from whyloss.rules import all_rules
 
 
@@ -229,7 +229,7 @@ def test_a_child_is_not_left_alone_when_following_it_fails(tmp_path, sample, mon
     monkeypatch.setattr("whyloss.live.announce.Announcer.look", broken)
     said: list[str] = []
     command = [sys.executable, "-c", "import time; time.sleep(0.8)"]
-    end = supervise(command, sample, every=10, stop_on_error=False, say=said.append)
+    end = supervise(command, sample, Settings(), stop_on_error=False, say=said.append)
     assert (end.code, end.how) == (0, "finished")
     assert said == ["whyloss: can't follow the training (RuntimeError: ours); the report comes at the end"]
 

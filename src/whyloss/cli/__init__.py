@@ -12,6 +12,7 @@ from whyloss.core.errors import WhylossError
 VERBS = {
     "run": "Run a training script, unchanged, and say why it does not learn.",
     "report": "Diagnose a recorded run again and print its report.",
+    "replay": "Replay a recorded step, without its code, and compare.",
     "explain": "Print what a cause means and how it is recognised.",
 }
 
@@ -50,6 +51,7 @@ def cli() -> None:
     \b
     whyloss run train.py          diagnose a training, script unchanged
     whyloss report RUN_DIR        the report of a run that is over
+    whyloss replay BUNDLE         a recorded step again, without its code
     whyloss explain dead-relu     what a cause means and how it is recognised
 
     Exit codes: 0 or the script's own; 1 a finding at or above --fail-on; 2 misuse; 3 nothing to judge.

@@ -29,11 +29,11 @@ class Aside(click.Command):
 
 
 def _end_of_options(args: Sequence[str]) -> int:
-    """Where the command begins: at the script, -m or --. All our options but --help take a value."""
+    """Where the command begins: at the script, -m or --. All our options but --help and --redact take a value."""
     at = 0
     while at < len(args) and args[at].startswith("-") and args[at] != "--" and not args[at].startswith("-m"):
         joined = "=" in args[at] or (args[at][1:2] != "-" and len(args[at]) > 2)
-        at += 1 if joined or args[at] in ("-h", "--help") else 2
+        at += 1 if joined or args[at] in ("-h", "--help", "--redact") else 2
     return at
 
 
@@ -53,6 +53,24 @@ def _end_of_options(args: Sequence[str]) -> int:
     show_default=True,
     help="End the training when a cause that makes it pointless is certain.",
 )
+@click.option(
+    "--bundle",
+    "bundles",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="STEP",
+    help="Keep this update as a bundle for `whyloss replay`; may be given several times. The first that turns "
+    "non-finite is always kept.",
+)
+@click.option("--redact", is_flag=True, help="Leave inputs and targets out of bundles; they can't be replayed then.")
+@click.option(
+    "--tape-memory",
+    type=click.IntRange(min=0),
+    default=512,
+    show_default=True,
+    metavar="MIB",
+    help="Memory for recorded steps; a step that needs more is not recorded. 0 records none.",
+)
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
 @report_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -60,6 +78,9 @@ def run(
     out: Path | None,
     every: int,
     stop_on: str,
+    bundles: tuple[int, ...],
+    redact: bool,
+    tape_memory: int,
     module: str | None,
     form: str,
     output: Path | None,
@@ -79,12 +100,13 @@ def run(
     """
     check_output(output)
     line, name = _command(module, command, aside=click.get_current_context().meta["whyloss.aside"])
-    from whyloss.live.supervise import supervise
+    from whyloss.live.supervise import Settings, supervise
 
     existed = out is not None and out.is_dir()
     folder = _folder(out, name)
     try:
-        ended = supervise(line, folder, every=every, stop_on_error=stop_on == "error", say=stderr)
+        settings = Settings(every=every, bundles=bundles, redact=redact, tape_memory=tape_memory)
+        ended = supervise(line, folder, settings, stop_on_error=stop_on == "error", say=stderr)
         done = _conclude(ended, form, output)
     finally:
         if not existed:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whyloss.core.finding import Severity
 from whyloss.core.run import Run, Tensor, Trace
 from whyloss.core.series import Series, Steps, absent, first_nonfinite, not_observed
 
@@ -29,6 +30,14 @@ class Onset:
     def backward(self) -> bool:
         """The loss was still finite when a gradient no longer was."""
         return self.gradient is not None and (self.loss is None or self.gradient < self.loss)
+
+
+    @property
+    def severity(self) -> Severity:
+        """Recovered and no gradient was touched: the training went on unharmed."""
+        if not self.recovered:
+            return Severity.ERROR
+        return Severity.INFO if self.gradient is None else Severity.WARNING
 
 
 def onset(run: Run, trace: Trace, times: float) -> Onset | None:

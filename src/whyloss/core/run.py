@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whyloss.core.finding import Place
+from whyloss.core.location import Located
 from whyloss.core.series import Floats, Series, Steps, absent, not_observed
+from whyloss.core.step_graph import StepGraph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +139,7 @@ class Trace:
     orders: tuple[tuple[Call, ...], ...] = ()  # the distinct sequences of calls seen, first seen first
     model: str = ""  # class name of the outermost module
     skips: Mapping[str, str] = field(default_factory=dict)  # signal family → why it could not be observed
+    graphs: tuple[StepGraph, ...] = ()  # the steps that were recorded, by step
     every: Table = field(default_factory=Table.empty)
     sampled: Table = field(default_factory=Table.empty)
 
@@ -223,6 +226,7 @@ class Run:
     idle: tuple[Trace, ...] = ()  # optimizers that were built and have not taken a step
     pending: tuple[Pending, ...] = ()
     skipped_updates: tuple[tuple[int, int], ...] = ()  # (trace, step) that a loss scaler left out
+    located: tuple[Located, ...] = ()  # where steps first turned non-finite
     metrics: Mapping[str, Series] = field(default_factory=dict)  # given by run.log()
     facts: Facts = Facts()
 

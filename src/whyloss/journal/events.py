@@ -9,6 +9,7 @@ import msgspec
 
 from whyloss.core.errors import NothingToJudge
 from whyloss.core.finding import Place
+from whyloss.core.location import Located
 from whyloss.core.run import Call, Module, Objective, Tensor
 
 FORMAT = 1
@@ -62,6 +63,14 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A step whose graph was written, into the file that trace, step and rank name."""
+
+    trace: Count
+    step: Count
+
+
+@dataclass(frozen=True, kw_only=True)
 class Waiting:
     backwards: Count
     loss: float
@@ -108,9 +117,11 @@ KINDS: dict[str, type] = {
     "trace": Described,
     "objective": LossOp,
     "order": Order,
+    "graph": Recorded,
     "pending": Waiting,
     "skipped": SkippedUpdate,
     "metrics": Metrics,
+    "nonfinite": Located,
     "limit": Limit,
     "detached": Detached,
     "end": End,

@@ -67,6 +67,17 @@ def ranks(folder: Path) -> list[int]:
     return sorted(int(n) for n in names if n.isdecimal() and n.isascii())
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Whole or not at all: who reads finds what was there before, or all of `data`. Raises OSError."""
+    temporary = path.with_suffix(path.suffix + ".new")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def siblings(folder: Path, older: frozenset[Path] = frozenset()) -> list[Path]:
     """`folder` and the folder-2, folder-3, … that further processes of the same command claimed; none of `older`."""
     found: list[Path] = []

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from whyloss.core.errors import NothingToJudge
+from whyloss.core.location import Located
 from whyloss.core.run import Facts, Module, Pending, Run, Table, Trace
 from whyloss.core.series import NOT_OBSERVED, Series
+from whyloss.core.step_graph import StepGraph
 from whyloss.journal.events import (
     Built,
     Described,
@@ -19,6 +21,7 @@ from whyloss.journal.events import (
     LossOp,
     Metrics,
     Order,
+    Recorded,
     SkippedUpdate,
     Start,
     Waiting,
@@ -26,6 +29,7 @@ from whyloss.journal.events import (
     read_events,
 )
 from whyloss.journal.folder import events_name, ranks
+from whyloss.journal.graphs import read_graph
 from whyloss.journal.rows import read_table
 
 Events = Sequence[object]
@@ -45,18 +49,22 @@ def read_run(folder: str | Path, rank: int | None = None) -> Run:
     events = read_events(path)
     described = of(events, Described)
     indices = sorted({d.trace for d in described})
-    traces = tuple(_trace(folder, rank, [d for d in described if d.trace == i], events) for i in indices)
+    graphs, lost = _graphs(folder, rank, events)
+    traces = tuple(
+        _trace(folder, rank, [d for d in described if d.trace == i], events, graphs.get(i, ())) for i in indices
+    )
     return Run(
         traces=tuple(t for t in traces if t.updates),
         idle=tuple(t for t in traces if not t.updates),
         pending=tuple(_pending(w) for w in of(events, Waiting)),
         skipped_updates=tuple((s.trace, s.step) for s in of(events, SkippedUpdate)),
+        located=tuple(of(events, Located)),
         metrics=_metrics(folder, rank, events),
-        facts=_facts(events, traces),
+        facts=_facts(events, traces, lost),
     )
 
 
-def _trace(folder: Path, rank: int, described: list[Described], events: Events) -> Trace:
+def _trace(folder: Path, rank: int, described: list[Described], events: Events, graphs: tuple[StepGraph, ...]) -> Trace:
     last = described[-1]
     segments = sorted({d.segment for d in described if d.segment >= 0})
     updates, samples = (
@@ -76,6 +84,7 @@ def _trace(folder: Path, rank: int, described: list[Described], events: Events) 
         objectives=tuple(e.objective for e in of(events, LossOp) if e.trace == last.trace),
         orders=tuple(e.sequence for e in of(events, Order) if e.trace == last.trace),
         skips=last.skips,
+        graphs=graphs,
         every=updates,
         sampled=samples,
     )
@@ -110,6 +119,18 @@ def _joined(tables: list[Table]) -> Table:
     return Table(steps[order], columns, *(np.concatenate(parts[p])[order] for p in ("values", "low", "high")))
 
 
+def _graphs(folder: Path, rank: int, events: Events) -> tuple[dict[int, tuple[StepGraph, ...]], tuple[str, ...]]:
+    """The recorded steps of each trace in their order; and of those that can't be read, why."""
+    graphs: dict[int, tuple[StepGraph, ...]] = {}
+    lost: list[str] = []
+    for trace, step in sorted({(e.trace, e.step) for e in of(events, Recorded)}):
+        try:
+            graphs[trace] = (*graphs.get(trace, ()), read_graph(folder, trace, step, rank))
+        except NothingToJudge as error:
+            lost.append(str(error))
+    return graphs, tuple(lost)
+
+
 def _pending(event: Waiting) -> Pending:
     return Pending(backwards=event.backwards, loss=event.loss, weights_changed=event.weights_changed, place=event.place)
 
@@ -120,7 +141,7 @@ def _metrics(folder: Path, rank: int, events: Events) -> dict[str, Series]:
     return {n: Series(t.steps, t.values[:, 0], t.low[:, 0], t.high[:, 0]) for n, t in tables.items() if t.values.size}
 
 
-def _facts(events: Events, traces: tuple[Trace, ...]) -> Facts:
+def _facts(events: Events, traces: tuple[Trace, ...], lost: tuple[str, ...]) -> Facts:
     start = next(iter(of(events, Start)[-1:]), Start())
     described = of(events, Described)
     detached = of(events, Detached)
@@ -141,7 +162,7 @@ def _facts(events: Events, traces: tuple[Trace, ...]) -> Facts:
         detached=detached[-1].reason if detached else "",
         seconds=seconds,
         observer_seconds=observer,
-        limits=tuple(e.reason for e in of(events, Limit)),
+        limits=(*(e.reason for e in of(events, Limit)), *lost),
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from whyloss.core.errors import NothingToJudge
 from whyloss.core.run import Table
 from whyloss.core.series import ABSENT, NOT_OBSERVED, Floats, Steps, absent, not_observed
+from whyloss.journal.folder import replace_file as _replace
 
 FORMAT = 1
 HEAD = 256
@@ -239,13 +240,3 @@ def write_whole(file: int, data: bytes) -> None:
         os.ftruncate(file, os.fstat(file).st_size - written)
         msg = "the disk is full"
         raise OSError(28, msg)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(path.suffix + ".new")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -10,7 +10,9 @@ import numpy as np
 
 from whyloss.core.plain import speakable
 from whyloss.core.series import Floats
-from whyloss.journal.folder import claim, events_name, ranks
+from whyloss.core.step_graph import StepGraph
+from whyloss.journal.folder import claim, events_name, ranks, replace_file
+from whyloss.journal.graphs import graph_name, to_bytes
 from whyloss.journal.rows import RowWriter, write_whole
 
 MOST_METRICS = 256  # names given to run.log(): each is a file
@@ -60,6 +62,12 @@ class Journal:
             self.table(f"metric{self._metrics[name]}", [name])
         if names:
             write_whole(self._events, line("metrics", tables={name: self._metrics[name] for name in names}))
+
+    def graph(self, graph: StepGraph) -> None:
+        """The graph of a recorded step in a file of its own, then the line that says so."""
+        name = graph_name(graph.trace, graph.step, self.rank)
+        replace_file(self.folder / name, to_bytes(graph))
+        self.event("graph", trace=graph.trace, step=graph.step)
 
     def close(self) -> None:
         for table in self._tables.values():

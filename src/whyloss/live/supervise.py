@@ -45,8 +45,27 @@ class Ended:
         return refused or ("torch" if "torch" in self.beacon else "python" if "python" in self.beacon else "nothing")
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What the child is told. `bundles`: updates that are kept on disk; `tape_memory`: MiB for recorded steps."""
+
+    every: int = 10
+    bundles: tuple[int, ...] = ()
+    redact: bool = False
+    tape_memory: int = 512
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "WHYLOSS_EVERY": str(self.every),
+            "WHYLOSS_BUNDLE": ",".join(map(str, self.bundles)),
+            "WHYLOSS_REDACT": "1" if self.redact else "",
+            "WHYLOSS_TAPE_MEMORY": str(self.tape_memory),
+        }
+
+
 def supervise(
-    command: Sequence[str], folder: Path, *, every: int, stop_on_error: bool, say: Callable[[str], None]
+    command: Sequence[str], folder: Path, settings: Settings, *, stop_on_error: bool, say: Callable[[str], None]
 ) -> Ended:
     """Runs the command to its end. Ctrl-C reaches it as it would without us; SIGTERM and SIGHUP are passed on.
 
@@ -56,7 +75,7 @@ def supervise(
     with tempfile.TemporaryDirectory(prefix="whyloss-", ignore_cleanup_errors=True) as scratch:
         beacon = Path(scratch) / "beacon"
         with _Signals() as caught, StatusLine() as status:
-            child = caught.child = _start(command, _environment(folder, every, beacon))
+            child = caught.child = _start(command, _environment(folder, settings, beacon))
             follower = _Follower(folder, child, stop_on_error, say)
             while child.poll() is None:
                 follower.look(status)
@@ -95,14 +114,17 @@ def _error(code: int) -> str:
         return f"signal {-code}"
 
 
-def _environment(folder: Path, every: int, beacon: Path) -> dict[str, str]:
+def _environment(folder: Path, settings: Settings, beacon: Path) -> dict[str, str]:
     path = os.environ.get("PYTHONPATH")
-    return os.environ | {
-        "PYTHONPATH": str(SITE) if not path else f"{SITE}{os.pathsep}{path}",
-        "WHYLOSS_FOLDER": str(folder.absolute()),
-        "WHYLOSS_EVERY": str(every),
-        "WHYLOSS_BEACON": str(beacon),
-    }
+    return (
+        os.environ
+        | settings.environment
+        | {
+            "PYTHONPATH": str(SITE) if not path else f"{SITE}{os.pathsep}{path}",
+            "WHYLOSS_FOLDER": str(folder.absolute()),
+            "WHYLOSS_BEACON": str(beacon),
+        }
+    )
 
 
 def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Iterable
 from numbers import Real
 from pathlib import Path
 from types import TracebackType
@@ -24,11 +25,19 @@ class Watch:
     """
 
     def __init__(
-        self, models: tuple[Any, ...], optimizers: tuple[Any, ...], folder: Path, every: int, quiet: bool
+        self,
+        models: tuple[Any, ...],
+        optimizers: tuple[Any, ...],
+        folder: Path,
+        *,
+        every: int,
+        quiet: bool,
+        tapes: dict[str, Any],
     ) -> None:
         self.report: Report | None = None
         self._quiet, self._announcer, self._closed = quiet, Announcer(), False
-        self._observation = _attach()(folder, every=every, models=models, optimizers=optimizers)
+        attach, options = _observer()
+        self._observation = attach(folder, every=every, models=models, optimizers=optimizers, tapes=options(**tapes))
         self._observation.on_update(self._look)
 
     @property
@@ -47,6 +56,10 @@ class Watch:
             raise Misuse(msg)
         values = {name: _figure(name, value) for name, value in metrics.items()}
         self._observation.log(values, step)
+
+    def record_next(self) -> None:
+        """Records the next step that begins as a tape: its graph is in the journal, the tape is kept in memory."""
+        self._observation.record_next()
 
     def close(self, how: str = "finished", error: str = "") -> Report | None:
         """Ends the observation and diagnoses it. The second call returns the same report.
@@ -102,13 +115,22 @@ class Watch:
 
 
 def watch(
-    model: Any, optimizer: Any = None, *, out: str | Path | None = None, every: int = 10, quiet: bool = False
+    model: Any,
+    optimizer: Any = None,
+    *,
+    out: str | Path | None = None,
+    every: int = 10,
+    quiet: bool = False,
+    bundle: int | Iterable[int] = (),
+    redact: bool = False,
+    tape_memory: int = 512,
 ) -> Watch:
     """Observes a training from here on. `model`, `optimizer`: one, or a list or tuple of several.
 
     `out`: folder of the run (default .whyloss/<time>-<script>), which must not exist yet. `every`: updates between two
-    full observations, after the first 20. `quiet`: print nothing. Raises Misuse for what is no module, no optimizer or
-    a folder in use.
+    full observations, after the first 20. `quiet`: print nothing. `bundle`: updates that are kept on disk, for
+    `whyloss replay`; `redact`: without inputs and targets. `tape_memory`: MiB for recorded steps, 0 for none.
+    Raises Misuse for what is no module, no optimizer or a folder in use.
     """
     models, optimizers = _all(model), _all(optimizer)
     if not isinstance(every, int) or every < 1:
@@ -118,18 +140,20 @@ def watch(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         msg = f"{folder} is {'in use' if folder.is_dir() else 'a file'}: whyloss never overwrites; give another out="
         raise Misuse(msg)
-    return Watch(models, optimizers, folder.absolute(), every, quiet)
+    steps = frozenset((bundle,) if isinstance(bundle, int) else bundle)
+    tapes = {"most_bytes": tape_memory * 2**20, "bundles": steps, "redact": redact}
+    return Watch(models, optimizers, folder.absolute(), every=every, quiet=quiet, tapes=tapes)
 
 
-def _attach() -> Any:
+def _observer() -> tuple[Any, Any]:
     try:
-        from whyloss.observe import attach
+        from whyloss.observe import TapeOptions, attach
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         msg = "torch is not installed in this environment: pip install 'whyloss[torch]'"
         raise Misuse(msg) from error
-    return attach
+    return attach, TapeOptions
 
 
 def _all(given: Any) -> tuple[Any, ...]:

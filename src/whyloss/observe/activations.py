@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from whyloss.core.lines import user_place
 from whyloss.core.run import Module
 from whyloss.core.series import Floats
-from whyloss.core.lines import user_place
 from whyloss.observe.models import Root, siblings
 from whyloss.observe.rows import Row
 
@@ -46,7 +46,7 @@ class Guard(Protocol):
     def __call__(self, what: Callable[..., None], *args: Any) -> None: ...
 
 
-class _Hook:
+class Hook:
     """Picklable and copyable: a model saved or copied while it is observed carries a hook that does nothing."""
 
     def __init__(self, guard: Guard, call: Callable[..., None]) -> None:
@@ -165,14 +165,14 @@ class _Part:
         """
         return not self.root.training and (self.trains or not torch.is_grad_enabled())
 
-    def arm(self, before: _Hook, after: _Hook, output: _Hook) -> None:
+    def arm(self, before: Hook, after: Hook, output: Hook) -> None:
         if self._around or not self.watched:
             return
         self._around = [self.root.register_forward_pre_hook(before), self.root.register_forward_hook(after)]
         if not self.called:
             self.inside(output)
 
-    def inside(self, output: _Hook) -> None:
+    def inside(self, output: Hook) -> None:
         if not self._inside:
             self._inside = [m.register_forward_hook(output) for m in self.watched.values()]
 
@@ -198,7 +198,7 @@ class Sketch:
         for root in roots:
             self._add(root)
         hooks = self._before_root, self._after_root, self._after_forward
-        self._hooks = [_Hook(guard, call) for call in hooks]
+        self._hooks = [Hook(guard, call) for call in hooks]
         self._slots: dict[str, _Slot] = {}
         self._buffers: dict[torch.device, _Buffers] = {}
         self._observed = 0  # observed steps so far; also turns the choice of rows

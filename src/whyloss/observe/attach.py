@@ -13,6 +13,7 @@ from whyloss.core.errors import Misuse
 from whyloss.core.versions import OLDEST_TORCH, version_of
 from whyloss.observe.observer import Observer
 from whyloss.observe.patches import Patches
+from whyloss.observe.tapes import MOST_BYTES, TapeOptions
 
 
 class Observation:
@@ -32,6 +33,9 @@ class Observation:
     def log(self, values: dict[str, float], step: int | None = None) -> None:
         self._observer.see(self._observer.metrics, values, step)
 
+    def record_next(self) -> None:
+        self._observer.see(self._observer.tapes.record_next)
+
     def on_update(self, call: Callable[[int], None]) -> None:
         """`call(updates done)` after each update, within the observer's guard."""
         self._observer.on_update = call
@@ -42,7 +46,13 @@ class Observation:
 
 
 def attach(
-    folder: Path, *, every: int = 10, rank: int = 0, models: tuple[Any, ...] = (), optimizers: tuple[Any, ...] = ()
+    folder: Path,
+    *,
+    every: int = 10,
+    rank: int = 0,
+    models: tuple[Any, ...] = (),
+    optimizers: tuple[Any, ...] = (),
+    tapes: TapeOptions = TapeOptions(),
 ) -> Observation:
     """Observes every optimizer of this process from now on. Misuse for a torch that is too old or
     for what is no module or optimizer."""
@@ -54,7 +64,7 @@ def attach(
             if not isinstance(thing, kind):
                 msg = f"a torch {kind.__name__} was expected, {type(thing).__name__} was given"
                 raise Misuse(msg)
-    observer = Observer(folder, every=every, rank=rank, models=models)
+    observer = Observer(folder, every=every, rank=rank, models=models, tapes=tapes)
     patches = Patches(observer)
     patches.install()
     for optimizer in optimizers:
@@ -67,8 +77,18 @@ def attach_from_environment() -> None:
     folder = os.environ["WHYLOSS_FOLDER"]
     every = int(os.environ.get("WHYLOSS_EVERY", "10"))
     rank = int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
-    observation = attach(Path(folder), every=every, rank=rank)
+    observation = attach(Path(folder), every=every, rank=rank, tapes=_tape_options())
     atexit.register(_at_exit, observation)
+
+
+def _tape_options() -> TapeOptions:
+    """What `whyloss run` was told of tapes."""
+    given = os.environ.get("WHYLOSS_BUNDLE", "")
+    return TapeOptions(
+        most_bytes=int(os.environ.get("WHYLOSS_TAPE_MEMORY", MOST_BYTES // 2**20)) * 2**20,
+        bundles=frozenset(int(step) for step in given.split(",") if step),
+        redact=bool(os.environ.get("WHYLOSS_REDACT")),
+    )
 
 
 def _at_exit(observation: Observation) -> None:

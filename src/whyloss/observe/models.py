@@ -63,6 +63,12 @@ def find_roots(
     return _named(chosen)
 
 
+def compiled_wrappers(module: nn.Module) -> list[nn.Module]:
+    """What torch.compile(module) has given, as far as it is alive."""
+    holders = [o for o in modules_alive() if type(o).__name__ == "OptimizedModule"]
+    return [o for o in holders if o._modules.get("_orig_mod") is module]
+
+
 def _unwrapped(module: nn.Module) -> nn.Module:
     """The user's own module inside what torch.compile and data parallelism put around it."""
     while (inside := module._modules.get(WRAPPERS.get(type(module).__name__, ""))) is not None:

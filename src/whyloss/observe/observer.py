@@ -9,7 +9,7 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ from torch.optim import Optimizer
 
 from whyloss.core.errors import WhylossError
 from whyloss.core.finding import Place
+from whyloss.core.lines import place_at, user_line
 from whyloss.observe.graph import loss_ops, nodes
 from whyloss.observe.leaves import Leaves, Marks, deposited, marks
-from whyloss.core.lines import place_at, user_line
 from whyloss.observe.models import Root, find_roots
 from whyloss.observe.optimizer import FIRST, WALKS, OptimizerWatch
 from whyloss.observe.record import Record
+from whyloss.observe.tapes import TapeOptions, Tapes
+from whyloss.tape.replay import playing
 
 MOST_WATCHES = 16
 MOST_SEGMENTS = 64  # tables of one optimizer; each is two open files
@@ -47,10 +49,19 @@ class Backward:
 class Observer:
     """One process's observation. `every`: full observation each so many updates, after the first 20."""
 
-    def __init__(self, folder: Path, *, every: int = 10, rank: int = 0, models: tuple[nn.Module, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        every: int = 10,
+        rank: int = 0,
+        models: tuple[nn.Module, ...] = (),
+        tapes: TapeOptions = TapeOptions(),
+    ) -> None:
         self.folder, self.every, self.rank, self.given = folder, every, rank, models
         self.record: Record | None = None
         self.watches: dict[int, OptimizerWatch] = {}
+        self.tapes = Tapes(self.see, self._start, self.watches, tapes)
         self.active = True
         self.failure: str | None = None
         self.on_detach: Callable[[], None] = lambda: None
@@ -73,12 +84,13 @@ class Observer:
 
     def see(self, what: Callable[..., None], *args: Any) -> None:
         """Calls a method of this observer, timed; an error inside ends the observation with one warning."""
-        if not self.active or threading.get_ident() != self._thread or os.getpid() != self._pid:
+        if not self.active or playing() or threading.get_ident() != self._thread or os.getpid() != self._pid:
             return
         began = time.perf_counter()
         try:
             if not _capturing():
-                what(*args)
+                with self.tapes.paused():
+                    what(*args)
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
             self.detach(error)
         self._spent += time.perf_counter() - began
@@ -103,10 +115,12 @@ class Observer:
     def _let_go(self) -> None:
         """Removes every hook and every reference to what belongs to the training."""
         try:
+            self.tapes.release()
             for watch in list(self.watches.values()):
                 watch.release()
         finally:
-            self.watches, self.given, self._running, self._loss = {}, (), None, None
+            self.watches.clear()
+            self.given, self._running, self._loss = (), None, None
             self._scaled, self._leaves = [], Leaves()
             self.on_detach()
 
@@ -146,7 +160,7 @@ class Observer:
                 if watch.sketch is not None and watch.observing:
                     watch.sketch.arm()
 
-    def backward_begins(self, loss: Any) -> None:
+    def backward_begins(self, loss: Any, options: Mapping[str, Any]) -> None:
         self._start()
         if not self.watches:
             self._find_optimizers()
@@ -159,6 +173,7 @@ class Observer:
         self._look_at_loss(running)
         self._look_at_graph(running, watches)
         running.tensors = []
+        self.tapes.backward_begins(loss, options)
 
     def _settled(self) -> list[OptimizerWatch]:
         """All watches, after those were put right whose step() an exception left."""
@@ -203,6 +218,7 @@ class Observer:
         reached = [w for w in watches if deposited(w.parameters(), running.before.get(id(w), []))]
         for watch in reached if running.before and (reached or running.credited) else watches:
             self._credit(watch, running)
+        self.tapes.backward_done()
         if (self._since_update >= 2 and self._since_update & (self._since_update - 1) == 0) or self._backwards == 1:
             self._pending()
 
@@ -214,6 +230,7 @@ class Observer:
     def _credit(self, watch: OptimizerWatch, running: Backward) -> None:
         """The update of this optimizer will be made with the gradients of this backward call."""
         running.credited.append(watch)
+        self.tapes.credited(watch)
         if not watch.evaluated:
             watch.calls.add("backward", running.file, running.line)
         watch.backward_done(running.loss, running.value if watch.observing else None, running.objectives)
@@ -231,6 +248,7 @@ class Observer:
                 self._scaled = [*self._scaled[-7:], (weakref.ref(s), o.detach())]
 
     def unscaled(self, optimizer: Optimizer) -> None:
+        self.tapes.touched()
         self._record("unscale", [self._watch(optimizer)])
 
     def zeroed(self, optimizer: Optimizer) -> None:
@@ -238,7 +256,7 @@ class Observer:
         watch = self._watch(optimizer)
         self._record("zero_grad", [watch])
         if watch is not None:
-            watch.cleared()
+            self._cleared(watch)
 
     def module_zeroed(self, module: nn.Module) -> None:
         held = {id(p) for p in module.parameters()}
@@ -247,7 +265,12 @@ class Observer:
             if mine & held:
                 self._record("zero_grad", [watch])
             if mine <= held:
-                watch.cleared()
+                self._cleared(watch)
+
+    def _cleared(self, watch: OptimizerWatch) -> None:
+        watch.cleared()
+        if watch.update is None:
+            self.tapes.cleared(watch)
 
     def scheduled(self, scheduler: Any) -> None:
         if getattr(scheduler, "_step_count", 2) > 1:  # the first one is its constructor's
@@ -257,10 +280,12 @@ class Observer:
         value = norm if isinstance(norm, torch.Tensor) else torch.tensor(float(norm), device="cpu")
         there = None if hasattr(value, "_local_tensor") else value.detach().reshape(()).double().clone()
         over = _listed(parameters)
+        self.tapes.touched()
         self._record("clip_norm", [w for w in self._settled() if w.clipped(over, float(limit), there)])
 
     def clipped_by_value(self, parameters: Any, limit: Any) -> None:
         over = _listed(parameters) or []
+        self.tapes.touched()
         self._record("clip_value", [w for w in self._settled() if w.clipped_by_value(over, float(limit))])
 
     def _record(self, what: str, watches: Iterable[OptimizerWatch | None]) -> None:
@@ -284,6 +309,8 @@ class Observer:
         watch.step_called()
         self._prepare(watch, record)
         watch.before_step(with_closure)
+        if not with_closure:
+            self.tapes.before_update(watch)
 
     def step_ends(self, optimizer: Optimizer) -> None:
         watch = self.watches.get(id(optimizer))
@@ -293,9 +320,12 @@ class Observer:
         spent = self._spent - self._spent_before
         self._spent_before = self._spent
         rows = watch.after_step(self.seconds, spent)
+        self.tapes.updated(watch)
         record = self._start()
         record.late(watch, self._leaves)
         record.rows(watch, rows)
+        for loss, gradient in watch.figures():
+            self.tapes.look(loss, gradient)
         if watch.step == FIRST:
             for other in self._settled():
                 record.idle(other, self._leaves)
@@ -313,6 +343,8 @@ class Observer:
         watch = self._watch(optimizer)
         self._since_update = 0
         if watch is not None:
+            self.tapes.cleared(watch)
+            self.tapes.updated(watch)
             watch.skip()
             self._start().journal.event("skipped", trace=watch.index, step=watch.step)
 
@@ -410,6 +442,7 @@ class Observer:
         roots = watch.roots if watch.covered(wanted) else self._roots(wanted)
         watch.lay_out(roots, self._held_by_others(watch), reached, self._key)
         watch.watch_modules(self.see, self._is_compiled)
+        self.tapes.watch(watch, self._is_compiled)
 
     def _is_compiled(self, module: nn.Module) -> bool:
         known = self._compiled.get(id(module))
@@ -437,6 +470,7 @@ class Observer:
         """The optimizer is gone: nothing of its model is held any longer."""
         if self.watches.get(key) is watch:
             del self.watches[key]
+        self.tapes.forget(watch)
         watch.release()
 
     def _key(self, tensor: torch.Tensor) -> int:

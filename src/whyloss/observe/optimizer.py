@@ -1,5 +1,6 @@
 """Watches one optimizer: what it was given at each update, what it did with it, and in what order things happened."""
 
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -10,12 +11,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from whyloss.core.finding import Place
+from whyloss.core.lines import place_at, user_line
 from whyloss.core.run import Module, Objective, Tensor
 from whyloss.core.series import ABSENT, Floats
 from whyloss.observe.activations import PARTS, Guard, Sketch
 from whyloss.observe.calls import Calls
 from whyloss.observe.leaves import Leaves
-from whyloss.core.lines import place_at, user_line
 from whyloss.observe.models import Root, owned_parameters
 from whyloss.observe.rows import Row, fetch, norms
 from whyloss.observe.targets import Targets
@@ -58,6 +59,9 @@ class OptimizerWatch:
         self._others: set[int] = set()
         self._strong: list[torch.Tensor] = []  # while they are held, no other tensor can take their id
         self._strays: dict[int, str] = {}
+        self.trains = False  # the last backward pass found its model in train mode
+        self._norms = torch.empty(0, device="cpu")  # of the gradients of the coming update
+        self._figures: list[tuple[float, float]] = []  # loss and gradient norm of updates that have arrived
         self._gradient_columns: list[tuple[int, torch.Tensor, bool]] = []
         self._fewest = 2**31  # tensors that had a gradient at any one update
         self._dead_rows: dict[int, list[Any]] = {}
@@ -219,6 +223,8 @@ class OptimizerWatch:
         self.objectives += [o for o in objectives if o not in self.objectives][: 8 - len(self.objectives)]
         if self.sketch is not None:
             self.sketch.pass_ends()
+        if self.roots:
+            self.trains = self.roots[0].module.training
 
     def clipped(self, parameters: list[torch.Tensor] | None, limit: float, norm: torch.Tensor | None) -> bool:
         """Of several calls before one update, the one over most of the parameters counts."""
@@ -277,6 +283,7 @@ class OptimizerWatch:
         scale, found = (getattr(self.optimizer, name, None) for name in ("grad_scale", "found_inf"))
         if values and isinstance(scale, torch.Tensor):
             made = made / scale.to(made.device, made.dtype)
+        self._norms = made
         if isinstance(found, torch.Tensor):
             row.later([columns["found-inf"]], found)
         row.later(live, made)
@@ -348,6 +355,8 @@ class OptimizerWatch:
         row.put(columns["order"], self.calls.close())
         if self.roots:
             row.put(columns["training"], float(self.roots[0].module.training))
+        loss, total = columns["loss/train"], columns["grad/total"]
+        row.lastly(lambda v: self._figures.append((float(v[loss]), float(v[total]))))
         rows, self.looked = [row], self.sample is not None
         if self.sample is not None:
             self._updates_done(self.sample)
@@ -392,6 +401,28 @@ class OptimizerWatch:
         assert self.sketch is not None
         self.sketch.reduce(row, columns)
         self.targets.put(row, columns)
+
+    def figures(self) -> list[tuple[float, float]]:
+        """Loss and gradient norm of the updates whose numbers have arrived since this was last asked."""
+        arrived, self._figures = self._figures, []
+        return arrived
+
+    @property
+    def loss_finite(self) -> bool:
+        """Whether all losses of the coming update are. Waits for the device."""
+        if len(self._losses) == 1:
+            return math.isfinite(float(self._losses[0]))
+        return not self._losses or bool(torch.stack([x.double() for x in self._losses]).isfinite().all())
+
+    def nonfinite(self) -> bool:
+        """Whether a loss or a gradient of the coming update is not finite; False where a loss scaler looks after that.
+        Waits for the device: once the update is made, what failed is gone."""
+        if isinstance(getattr(self.optimizer, "found_inf", None), torch.Tensor):
+            return False
+        total = self._norms.sum(dtype=torch.float64)
+        for loss in self._losses:
+            total = total + loss.to(total.device, torch.float64)
+        return not math.isfinite(float(total))
 
     def skip(self) -> None:
         """The loss scaler left this update out: what was gathered for it is forgotten."""

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from whyloss.observe.observer import Observer
+from whyloss.tape.recording import backward_options
 
 
 class Patches:
@@ -85,7 +86,7 @@ class Patches:
             # reentrant checkpointing calls it within a backward pass
             if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
                 return original(tensors, *args, **kwargs)
-            self._see(o.backward_begins, tensors)
+            self._see(o.backward_begins, tensors, backward_options(args, kwargs))
             original(tensors, *args, **kwargs)
             return self._see(o.backward_done, tensors)
 

@@ -13,9 +13,9 @@ import msgspec
 import torch
 
 from whyloss.core.finding import Place
+from whyloss.core.lines import place_at, user_line
 from whyloss.journal import Journal
 from whyloss.observe.leaves import Leaves
-from whyloss.core.lines import place_at, user_line
 from whyloss.observe.optimizer import OptimizerWatch
 from whyloss.observe.rows import Row, norms
 from whyloss.observe.tensors import with_start

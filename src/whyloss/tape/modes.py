@@ -1,19 +1,19 @@
 """Our place on torch's stack of function modes: below every mode of the user's, whatever they enter and leave.
 
 A block like `with torch.device(...)` or a mode of the user's pops what is on top when it ends. What lies at the bottom
-is never taken for theirs. Only the default device lies lower still, where torch itself wants it.
+is never taken for theirs. Only the default device lies lower still, where torch itself wants it; what a block like
+the one above has put there looks the same, but is on top of the stack when it ends.
 """
 
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
-from torch.utils._device import DeviceContext
 
 
 def insert_mode(mode: TorchFunctionMode) -> None:
     """Puts the mode at the bottom, above the default device if one is set."""
-    above = _take_all()
-    under = [m for m in above if isinstance(m, DeviceContext)]
-    _put_all([*under, mode, *(m for m in above if not isinstance(m, DeviceContext))])
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    there = _take_all()
+    _put_all([*(m for m in there if m is default), mode, *(m for m in there if m is not default)])
 
 
 def remove_mode(mode: TorchFunctionMode) -> None:

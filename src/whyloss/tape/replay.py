@@ -1,16 +1,15 @@
-"""Runs a tape again, with its own leaves or with others, and says whether that gives what was recorded."""
+"""Runs a tape again, with its own leaves or with others."""
 
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from whyloss.tape.fingerprint import fingerprint
-from whyloss.tape.record import GENERATOR
+from whyloss.tape.generators import GENERATOR
 from whyloss.tape.tape import BACKWARD, Context, Drawn, Leaf, Op, Ref, Tape, mapped
 
 _playing = 0
@@ -89,9 +88,17 @@ class Player:
         return value
 
     def run(
-        self, env: dict[int, Any], *, backward: bool = True, watch: Callable[[int, Op], None] | None = None
+        self,
+        env: dict[int, Any],
+        *,
+        backward: bool = True,
+        watch: Callable[[int, Op], None] | None = None,
+        then: Callable[[int, Op], None] | None = None,
     ) -> None:
-        """Runs every op on `env`, which holds the leaves and in the end the losses and what was to be kept."""
+        """Runs every op on `env`, which holds the leaves and in the end the losses and what was to be kept.
+
+        `watch` is called before each op, `then` after it, while its results are still in `env`.
+        """
         self._autocast.begin()
         try:
             for i, op in enumerate(self.tape.ops):
@@ -100,6 +107,8 @@ class Player:
                 if watch is not None:
                     watch(i, op)
                 self._step(op, env)
+                if then is not None:
+                    then(i, op)
                 for number in self._last.get(i, ()):
                     env.pop(number, None)
         finally:
@@ -129,45 +138,6 @@ class Player:
                 n: t.grad if t.requires_grad and (t.is_leaf or t.retains_grad) else None for n, t in kept.items()
             },
         )
-
-
-def prove(tape: Tape, losses: Iterable[torch.Tensor], gradients: Mapping[int, int | None]) -> Tape:
-    """The tape, marked faithful if a replay gives these losses and gradients (as fingerprints; None: no gradient)
-    bit for bit, else with the reason why it isn't."""
-    try:
-        found = _difference(tape, replay(tape), tuple(losses), gradients)
-    except Exception as error:  # noqa: BLE001 - whatever an op raises is the reason
-        found = f"the replay failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    if found and tape.doubts:
-        found = f"{tape.doubts[0]} ({found})"
-    return replace(tape, faithful=not found, reason=found)
-
-
-def _difference(
-    tape: Tape, played: Played, losses: tuple[torch.Tensor, ...], gradients: Mapping[int, int | None]
-) -> str:
-    """Where a replay departs from what was recorded; "" nowhere."""
-    for n, (ours, theirs) in enumerate(zip(played.losses, losses, strict=True)):
-        if fingerprint(ours) != fingerprint(theirs):
-            return f"loss {n} is {_figure(ours)} in the replay, {_figure(theirs)} in the training"
-    wrong = [n for n, g in played.gradients.items() if n in gradients and _print(g) != gradients[n]]
-    if not wrong:
-        return ""
-    again = replay(tape)
-    if any(_print(again.gradients[n]) != _print(played.gradients[n]) for n in wrong):
-        return "its ops are not deterministic: two replays differ"
-    names = [tape.leaves[n].name or "an unnamed tensor" for n in wrong]
-    missing = [n for n in wrong if (played.gradients[n] is None) != (gradients[n] is None)]
-    what = "arrives in one of them only" if missing else "differs"
-    return f"the gradient of {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''} {what}"
-
-
-def _print(gradient: torch.Tensor | None) -> int | None:
-    return None if gradient is None else fingerprint(gradient)
-
-
-def _figure(t: torch.Tensor) -> str:
-    return f"{t.item():.9g}" if t.numel() == 1 else f"a tensor of shape {tuple(t.shape)}"
 
 
 def _bound(tree: Any, env: Mapping[int, Any]) -> Any:
@@ -208,7 +178,7 @@ def _last_uses(tape: Tape, wanted: Iterable[int]) -> dict[int, list[int]]:
 
 def _views_changed(tape: Tape, changed: Iterable[int]) -> set[int]:
     """Leaves of which a view is changed: every leaf from which a changed value may have its memory."""
-    made = {n: op for op in tape.ops for n in op.outputs}
+    made = {n: op for op in tape.ops for n in op.outputs if n not in op.inputs}  # contiguous() may give it itself
     found: set[int] = set()
     stack = list(changed)
     while stack:
@@ -229,18 +199,16 @@ def _may_share(tape: Tape, a: int, b: int) -> bool:
 
 
 @contextmanager
-def quiet(tape: Tape) -> Iterator[None]:
-    """Within it tapes are played; afterwards generators, gradient mode and default dtype are as before."""
+def undisturbed(devices: Iterable[str] = ()) -> Iterator[None]:
+    """Within it something is played; afterwards generators, gradient mode and default dtype are as before. `devices`:
+    those of CUDA whose generators may be drawn from."""
     global _playing
-    devices = sorted({d.device for op in tape.ops for d in op.drawn if d.device.startswith("cuda")})
     cpu, cuda = torch.get_rng_state(), {d: torch.cuda.get_rng_state(d) for d in devices}
     python, numpy = random.getstate(), _numpy_state()
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     _playing += 1
     try:
-        with torch.inference_mode(False), torch._C.DisableTorchFunction():
-            torch.set_default_dtype(tape.dtype)
-            yield
+        yield
     finally:
         _playing -= 1
         torch.set_default_dtype(dtype)
@@ -251,6 +219,16 @@ def quiet(tape: Tape) -> Iterator[None]:
         random.setstate(python)
         if numpy is not None:
             sys.modules["numpy"].random.set_state(numpy)
+
+
+@contextmanager
+def quiet(tape: Tape) -> Iterator[None]:
+    """Within it the tape is played, and nothing is left of that afterwards."""
+    drawn = {d.device for op in tape.ops for d in op.drawn if d.device.startswith("cuda")}
+    devices = sorted(drawn | {str(v.device) for v in tape.values.values() if v.device.type == "cuda"})
+    with undisturbed(devices), torch.inference_mode(False), torch._C.DisableTorchFunction():
+        torch.set_default_dtype(tape.dtype)
+        yield
 
 
 def _numpy_state() -> Any:

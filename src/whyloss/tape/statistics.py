@@ -15,12 +15,13 @@ NOTHING = Statistics(low=math.nan, high=math.nan, mean=math.nan, std=math.nan, z
 class Pending:
     """Figures that may still be on the device, in the order of `read`."""
 
-    figures: torch.Tensor | None
+    figures: torch.Tensor | tuple[float, ...] | None
 
     def read(self) -> Statistics:
         if self.figures is None:
             return NOTHING
-        low, high, mean, std, zeros, nonfinite, distribution, integral, least, most = self.figures.tolist()
+        figures = self.figures.tolist() if isinstance(self.figures, torch.Tensor) else self.figures
+        low, high, mean, std, zeros, nonfinite, distribution, integral, least, most = figures
         return Statistics(
             low=low,
             high=high,
@@ -36,54 +37,90 @@ class Pending:
 
 def look(t: torch.Tensor, *, columns: bool = False) -> Pending:
     """The figures of a tensor, computed where it lies. `columns`: the std of its columns, and whole numbers, too."""
-    if t.layout != torch.strided or t.numel() == 0 or t.is_quantized:
+    if t.layout != torch.strided or t.numel() == 0 or t.is_quantized or t.is_meta:
         return Pending(None)
     with torch.no_grad(), torch.inference_mode(False):
-        return Pending(_figures(t.abs() if t.is_complex() else t, columns))
+        t = t.abs() if t.is_complex() else t
+        return Pending(_at_once(t, columns) if t.device.type == "cpu" else _later(t, columns))
 
 
-def _figures(t: torch.Tensor, columns: bool) -> torch.Tensor:
+def _at_once(t: torch.Tensor, columns: bool) -> tuple[float, ...]:
+    """On CPU, where reading a number costs nothing and each says what else has to be looked at."""
+    whole = not t.is_floating_point()
+    small = t.numel() <= MOST_ROWS
+    t = t.to(torch.uint8) if t.dtype == torch.bool else t
+    low, high = (x.item() for x in torch.aminmax(t))
+    x = t.double() if whole else t.float() if t.dtype.itemsize < 4 else t
+    finite = math.isfinite(low) and math.isfinite(high)
+    mean = _mean(x, finite)
+    zeros = 1.0 - torch.count_nonzero(t).item() / t.numel() if not (low > 0 or high < 0) else 0.0
+    rows = not whole and small and t.ndim > 1 and t.shape[-1] > 1 and low >= 0 and high <= 1
+    return (
+        low,
+        high,
+        mean,
+        _std(x, mean),
+        zeros,
+        0 if finite else int((~torch.isfinite(x)).sum()),
+        rows and _off_one(t) < _tolerance(t),
+        _integral(t) if columns and small and not whole else whole,
+        *(_scales(x) if columns and not whole and t.ndim == 2 and len(t) > 1 and small else (math.nan, math.nan)),
+    )
+
+
+def _mean(x: torch.Tensor, finite: bool) -> float:
+    total = float(x.sum())
+    if finite and not math.isfinite(total):
+        total = float(x.sum(dtype=torch.float64))
+    return total / x.numel()
+
+
+def _std(x: torch.Tensor, mean: float) -> float:
+    """Of the population. torch.var takes 30 times as long as a norm; a norm cancels where the mean is large."""
+    square = float(torch.linalg.vector_norm(x)) ** 2 / x.numel()
+    variance = square - mean * mean
+    if math.isfinite(variance) and variance > 1e-3 * square:
+        return math.sqrt(variance)
+    return float(x.double().std(correction=0))
+
+
+def _scales(x: torch.Tensor) -> tuple[float, float]:
+    """Smallest and largest std of a column: torch.std along the first axis takes 15 times as long."""
+    least, most = (x - x.mean(0)).square_().mean(0).sqrt_().aminmax()
+    return float(least), float(most)
+
+
+def _integral(t: torch.Tensor) -> bool:
+    parts = (t[:1], t) if t.ndim else (t,)  # the first row mostly decides
+    return all(bool((part == part.round()).all()) for part in parts)
+
+
+def _off_one(t: torch.Tensor) -> float:
+    return float((t.sum(-1, dtype=torch.float64) - 1).abs().amax())
+
+
+def _tolerance(t: torch.Tensor) -> float:
+    return 1e-4 if t.dtype.itemsize >= 4 else 1e-2
+
+
+def _later(t: torch.Tensor, columns: bool) -> torch.Tensor:
+    """The same on a device that is not waited for."""
     zeros = 1.0 - torch.count_nonzero(t) / t.numel()
     whole = not t.is_floating_point()
-    if whole:
-        t = t.float() if t.dtype == torch.bool or t.numel() <= MOST_ROWS else t
+    small = t.numel() <= MOST_ROWS
+    t = t.float() if whole and (t.dtype == torch.bool or small) else t
     low, high = torch.aminmax(t)
     x = t if t.is_floating_point() else t.double()
-    mean = x.mean(dtype=torch.float64)
-    std = _std(x, mean)
-    nonfinite = _nonfinite(x, low, high)
-    rows = not whole and t.ndim > 1 and t.numel() <= MOST_ROWS and t.shape[-1] > 1
-    nan = mean.new_full((), math.nan)
-    least, most = nan, nan
-    if columns and not whole and t.ndim == 2 and len(t) > 1 and t.numel() <= MOST_ROWS:
-        least, most = t.double().std(0, correction=0).aminmax()
-    integral = (t == t.round()).all() if columns and not whole and t.numel() <= MOST_ROWS else nan.new_full((), whole)
-    found = (low, high, mean, std, zeros, nonfinite, _distribution(t, low, high) if rows else nan.new_zeros(()))
-    return torch.stack([f.double() for f in (*found, integral, least, most)])
-
-
-def _std(x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """Of the population. On CPU torch.var takes 30 times as long as a norm; a norm cancels where the mean is large."""
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-        return x.float().std(correction=0)
-    square: torch.Tensor = torch.linalg.vector_norm(x).double().square() / x.numel()
-    variance = square - mean.square()
-    if variance > 1e-3 * square:
-        return variance.sqrt()
-    return x.double().std(correction=0)
-
-
-def _nonfinite(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """Both extremes are finite only where every element is."""
-    if x.device.type == "cpu" and math.isfinite(low) and math.isfinite(high):
-        return torch.zeros((), dtype=torch.float64)
-    return (~torch.isfinite(x)).sum()
-
-
-def _distribution(t: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    inside: torch.Tensor = (low >= 0) & (high <= 1)
-    if t.device.type == "cpu" and not inside:
-        return inside
-    tolerance = 1e-4 if t.dtype.itemsize >= 4 else 1e-2
-    off: torch.Tensor = (t.sum(-1, dtype=torch.float64) - 1).abs().amax()
-    return torch.logical_and(inside, off < tolerance)
+    nan = x.new_full((), math.nan, dtype=torch.float64)
+    least, most, integral = nan, nan, nan.new_full((), whole)
+    if columns and small and not whole:
+        integral = (t == t.round()).all()
+        if t.ndim == 2 and len(t) > 1:
+            least, most = t.double().std(0, correction=0).aminmax()
+    distribution = nan.new_zeros(())
+    if not whole and small and t.ndim > 1 and t.shape[-1] > 1:
+        off: torch.Tensor = (t.sum(-1, dtype=torch.float64) - 1).abs().amax()
+        distribution = (low >= 0) & (high <= 1) & (off < _tolerance(t))
+    mean, std = x.mean(dtype=torch.float64), x.float().std(correction=0)
+    found = (low, high, mean, std, zeros, (~torch.isfinite(x)).sum(), distribution, integral, least, most)
+    return torch.stack([f.double() for f in found])

@@ -109,12 +109,14 @@ class Value:
 class Setup:
     """The optimizer of the step: class, settings of its groups with the numbers of their parameters, and its state.
 
-    `state`: number of a parameter → what the optimizer keeps for it; None where it was not copied.
+    `state`: number of a parameter → what the optimizer keeps for it; None where it was not copied. `attributes`: what
+    else it holds that is plain data, its defaults among it, with Refs for parameters.
     """
 
     kind: type
     groups: tuple[Mapping[str, Any], ...]  # as in param_groups, "params" being numbers
     state: Mapping[int, Mapping[str, Any]] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +138,7 @@ class Tape:
     modes: Mapping[str, bool] = field(default_factory=dict)  # path → module.training, where it differs from the root's
     training: bool = True  # of the root module
     dtype: torch.dtype = torch.float32  # torch's default while it was recorded
+    tolerance: float = 0.0  # relative; above 0 where compiled code ran: only so near can a replay come
     faithful: bool = False
     reason: str = "not replayed yet"  # why it is not faithful
     doubts: tuple[str, ...] = ()  # what was seen while recording that a replay may not reproduce

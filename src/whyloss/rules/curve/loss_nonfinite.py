@@ -5,28 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
+from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Place, Severity
+from whyloss.core.location import Located, Phase
 from whyloss.core.onset import Onset, onset
 from whyloss.core.reach import depth, listed
 from whyloss.core.run import Run, Trace
 from whyloss.core.sample import falling, sample_run
 from whyloss.core.series import NOT_OBSERVED
+from whyloss.rules.located import GROWN, located, sample_located
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
 ONE_STEP = ("data-nonfinite", "nonfinite-forward", "nonfinite-backward", "gradient-overflow", "input-unscaled")
-GROWN = (
-    "lr-too-high",
-    "exploding-gradient",
-    "loss-diverging",
-    "loss-off-baseline",
-    "gradient-not-cleared",
-    "bad-init-scale",
-    "activation-explosion",
-    "target-unscaled",
-    "loss-sign",
-    "loss-reduction",
-    "accumulation-scale",
-)
 
 
 @dataclass(frozen=True)
@@ -41,12 +30,11 @@ class LossNonfinite(Rule):
     One update with a non-finite gradient makes the weights non-finite, and nothing that follows can repair them.
     ## What else looks like this
     Updates that a loss scaler left out (not reported); a batch without any valid target, whose loss is 0/0 while the
-    gradients are finite (info, where the later losses are finite); a norm that overflows while every element is finite
-    (reported as a non-finite norm: the two are not told apart yet); −inf in an attention mask (not looked at here).
+    gradients are finite (info, where the later losses are finite); −inf in an attention mask (not looked at here).
     ## What to do
-    `torch.autograd.set_detect_anomaly(True)` names the operation whose backward gave NaN. Look at logarithms,
-    divisions, square roots and norms at 0, exponentials and softmax written by hand, and at the batch itself.
-    whyloss does not locate the first non-finite operation yet.
+    Where the first non-finite value was located, its cause stands above this: data-nonfinite, nonfinite-forward,
+    nonfinite-backward or gradient-overflow. An update that made a weight non-finite is named here: its rate, its eps.
+    Where nothing was located, the step could not be played again: the report says why.
     """
 
     name = "loss-nonfinite"
@@ -54,8 +42,8 @@ class LossNonfinite(Rule):
     symptom = True
     explained_by = ONE_STEP + GROWN
     change = (
-        "Find the operation that gives the first non-finite value (it is not located yet): run with "
-        "torch.autograd.set_detect_anomaly(True); look at log, division, sqrt and norm at 0, exp, and at that batch."
+        "Find the operation that gives the first non-finite value (it could not be located): look at log, division, "
+        "sqrt and norm at 0, exp, and at that batch; torch.autograd.set_detect_anomaly(True) names a backward node."
     )
     verify = "Run again: the loss and every grad/norm stay finite past that update."
 
@@ -73,14 +61,32 @@ class LossNonfinite(Rule):
         if found is None:
             yield self.passed(f"loss and gradients were finite at all {trace.updates} updates")
             return
+        where = located(run, trace)
+        if where is not None and where.location.phase is Phase.UPDATE:
+            yield self._by_update(where, found)
+            return
         yield self.finding(
             f"{_what(trace, found)}; {_how(found)}",
             *_evidence(trace, found),
-            severity=_severity(found),
+            severity=found.severity,
             place=_place(trace, found),
             first_step=found.step,
             certain=True,
             explained_by=ONE_STEP + GROWN if found.grew or found.step == 0 else ONE_STEP,
+        )
+
+    def _by_update(self, where: Located, found: Onset) -> Finding:
+        """All gradients were finite: the optimizer itself made a weight non-finite, one update earlier."""
+        return self.finding(
+            where.location.text.rstrip("."),
+            *(Evidence("the weight", str(where.location.became), "finite", "", (where.step,)),),
+            severity=found.severity,
+            place=where.location.place,
+            first_step=max(0, where.step - 1),
+            certain=True,
+            symptom=False,
+            explained_by=GROWN if found.grew else (),
+            change="Look at what the optimizer was given: its rate, eps and betas, and the dtype of the weights.",
         )
 
     @classmethod
@@ -93,6 +99,7 @@ class LossNonfinite(Rule):
             fires("NaN from update 60 on", sample_run(loss=tail), Severity.ERROR),
             fires("infinite at the first update", sample_run(loss=np.full(50, np.inf)), Severity.ERROR),
             fires("gradient NaN one update before the loss", sample_run(loss=tail, signals=bad), Severity.ERROR),
+            fires("an update with a rate of NaN", sample_located(Phase.UPDATE), Severity.ERROR),
             silent("near miss: one loss without a valid target, then finite again", sample_run(loss=lone)),
             silent("near miss: a loss that nobody looked at", sample_run(loss=[*falling(60), *[NOT_OBSERVED] * 9])),
             silent("near miss: huge but finite", sample_run(loss=falling(120, 1e37, 1e30))),
@@ -115,13 +122,6 @@ def _how(found: Onset) -> str:
     if found.step == 0:
         return "it was so before any update"
     return found.grew or "loss and gradients had not grown before: it arose in one step"
-
-
-def _severity(found: Onset) -> Severity:
-    """Recovered and no gradient was touched: the training went on unharmed."""
-    if not found.recovered:
-        return Severity.ERROR
-    return Severity.INFO if found.gradient is None else Severity.WARNING
 
 
 def _evidence(trace: Trace, found: Onset) -> Iterator[Evidence]:

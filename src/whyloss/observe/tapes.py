@@ -1,0 +1,406 @@
+"""Which steps are recorded, and when; the few tapes that are kept; and the step that first turns non-finite."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from whyloss.core.errors import WhylossError
+from whyloss.core.lines import user_line
+from whyloss.core.location import Location, Phase
+from whyloss.core.suspicion import Suspicion
+from whyloss.observe.activations import Guard
+from whyloss.observe.entries import Entries
+from whyloss.observe.models import compiled_wrappers
+from whyloss.observe.optimizer import OptimizerWatch
+from whyloss.observe.record import Record, plain
+from whyloss.tape.bundle import write_bundle
+from whyloss.tape.capture import Capture
+from whyloss.tape.graph import step_graph
+from whyloss.tape.locate import locate
+from whyloss.tape.numbers import Named, tensors
+from whyloss.tape.prove import prove
+from whyloss.tape.record import Recorder
+from whyloss.tape.recording import gradients_of
+from whyloss.tape.replay import playing
+from whyloss.tape.setup import setup_of
+from whyloss.tape.tape import Role, Tape
+
+RECORDED = frozenset((0, 1, 2, 30))  # updates of an optimizer that are recorded without being asked for
+MOST_BYTES = 512 * 2**20  # of all tapes that are kept
+MOST_PASSES = 64  # backward passes of one update
+MOST_NODES = 6  # named where nothing better is known
+PATIENCE = 8  # updates of other optimizers for which a recording stays open
+
+
+@dataclass(frozen=True)
+class TapeOptions:
+    """`most_bytes`: of memory for tapes. `bundles`: updates whose tape goes to disk; `redact`: without the data."""
+
+    most_bytes: int = MOST_BYTES
+    bundles: frozenset[int] = frozenset()
+    redact: bool = False
+
+
+@dataclass
+class _Passes:
+    """The backward passes since an optimizer's last update: their places in the log, losses, gradients before them."""
+
+    before: Mapping[int, torch.Tensor]
+    places: list[int] = field(default_factory=list)
+    losses: list[torch.Tensor] = field(default_factory=list)
+
+
+@dataclass
+class _Running:
+    """A backward pass that is running: its place in the log, what it began from, and the gradients before it."""
+
+    place: int | None
+    losses: list[torch.Tensor]
+    before: Mapping[int, torch.Tensor]
+
+
+@dataclass
+class _Known:
+    """The model behind an optimizer: its tensors under their names, its modules under their paths."""
+
+    names: dict[int, tuple[torch.Tensor, Role, str]]
+    paths: dict[int, str] = field(default_factory=dict)
+    modules: list[nn.Module] = field(default_factory=list)
+
+
+class Tapes:
+    """Records steps for the watches of an observer. Everything here is called within the observer's guard."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        record: Callable[[], Record],
+        watches: Mapping[int, OptimizerWatch],
+        options: TapeOptions,
+    ) -> None:
+        self.kept: list[Tape] = []
+        self._record, self._watches, self._options = record, watches, options
+        self._entries = Entries(guard, self._call_begins, self._call_ends)
+        self._suspicion = Suspicion()
+        self._recorder: Recorder | None = None
+        self._capture: Capture | None = None
+        self._known: dict[int, _Known] = {}
+        self._names: Named = {}
+        self._paths: dict[int, str] = {}
+        self._passes: dict[int, _Passes] = {}
+        self._gradients: dict[int, int | None] = {}
+        self._running: _Running | None = None
+        self._waited: dict[tuple[int, int], int] = {}  # (trace, step) → updates of others while it was to be recorded
+        self._touched = False
+        self._ends: list[Any] = []  # nodes from which the last backward pass began
+        self._asked = 0  # steps that are still to be recorded
+        self._refused: set[str] = set()
+        self._located = False
+
+    # -- what the observer tells
+
+    def watch(self, watch: OptimizerWatch, compiled: Callable[[nn.Module], bool]) -> None:
+        """The model of an optimizer is known, or known anew."""
+        known = self._known[watch.index] = _Known(
+            {id(t): (t, Role.PARAMETER, tensor.name) for tensor, t in watch.tensors}
+        )
+        for root in watch.roots:
+            closed: tuple[str, ...] = ()
+            for path, module in root.module.named_modules():
+                known.paths[id(module)] = root.path(path)
+                known.modules.append(module)
+                if compiled(module):
+                    closed = (*closed, path)
+                    self._watch_compiled(module)
+                elif not any(path == c or path.startswith(f"{c}." if c else "") for c in closed):
+                    self._entries.watch([module])
+            for name, buffer in root.module.named_buffers():
+                known.names.setdefault(id(buffer), (buffer, Role.BUFFER, root.path(name)))
+        self._merge()
+
+    def forget(self, watch: OptimizerWatch) -> None:
+        """Its optimizer is gone: nothing of its model is held any longer."""
+        known = self._known.pop(watch.index, None)
+        if known is not None:
+            self._merge()
+            self._close()
+            self._drop()
+            shared = {id(m) for other in self._known.values() for m in other.modules}
+            self._entries.forget(m for m in known.modules if id(m) not in shared)
+
+    def _merge(self) -> None:
+        self._names = {key: entry for known in self._known.values() for key, entry in known.names.items()}
+        self._paths = {key: path for known in self._known.values() for key, path in known.paths.items()}
+
+    def _watch_compiled(self, module: nn.Module) -> None:
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            self._entries.watch_compiled(module, "_compiled_call_impl", self._compiled_call)
+        for wrapper in compiled_wrappers(module):
+            self._entries.watch_compiled(wrapper, "forward", self._compiled_call)
+
+    def _compiled_call(self, run: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if self._recorder is not None and not playing():
+            return self._recorder.compiled_call(run, module, args, kwargs)
+        return run(*args, **kwargs)
+
+    def record_next(self) -> None:
+        """The next step that begins is recorded."""
+        self._asked += 1
+
+    def look(self, loss: float, gradient: float) -> None:
+        """The figures of an update: where they are suspicious, the next step is recorded."""
+        if self._suspicion.look(loss, gradient):
+            self._asked += 1
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within it nothing is recorded: what the observer itself computes."""
+        if self._recorder is None:
+            yield
+        else:
+            with self._recorder.paused():
+                yield
+
+    def backward_begins(self, given: Any, options: Mapping[str, Any]) -> None:
+        if any(w.evaluated for w in self._watches.values()):
+            return  # a closure's first evaluation is the step
+        self._running, self._ends = None, [t.grad_fn for t in tensors(given) if t.grad_fn is not None]
+        if self._recorder is not None:
+            place = self._recorder.backward_begins(given, options)
+            first = any(w.index not in self._passes for w in self._watches.values())
+            before = self._recorder.keep_gradients() if first else {}
+            self._running = _Running(place, [t.detach().clone() for t in tensors(given)], before)
+        elif self._capture is not None:
+            self._capture.backward_begins(given, options)
+
+    def credited(self, watch: OptimizerWatch) -> None:
+        """The running backward pass belongs to this optimizer's coming update."""
+        running = self._running
+        if running is not None and running.place is not None:
+            passes = self._passes.setdefault(watch.index, _Passes(before=running.before))
+            passes.places.append(running.place)
+            passes.losses += running.losses
+
+    def backward_done(self) -> None:
+        self._entries.pass_ends()
+        recorder, running, self._running = self._recorder, self._running, None
+        if recorder is None or running is None:
+            return
+        self._gradients = gradients_of(recorder)
+        for watch in self._watches.values():
+            if watch.update is not None:
+                self._finish(watch)
+        if recorder.broken or any(len(p.places) > MOST_PASSES for p in self._passes.values()):
+            self._refuse(recorder.broken or f"it has more than {MOST_PASSES} backward passes")
+
+    def cleared(self, watch: OptimizerWatch) -> None:
+        """Its gradients were cleared: backward passes so far count for nothing."""
+        self._passes.pop(watch.index, None)
+
+    def touched(self) -> None:
+        """Gradients were clipped or unscaled: they are no longer what backward left."""
+        self._touched = True
+
+    def before_update(self, watch: OptimizerWatch) -> None:
+        """The gradients of the update are there, the parameters still those that they were computed from."""
+        tape = self._finish(watch) if watch.index in self._passes else None
+        if not self._located and watch.nonfinite():
+            self._located = True
+            self._tell(watch, tape)
+            self._drop()
+
+    def updated(self, watch: OptimizerWatch) -> None:
+        self._drop()
+        if self._recorder is None:
+            return
+        self._recorder.updated()
+        for other in self._watches.values():
+            if other is not watch and self._wants(other):
+                self._waited[other.index, other.step] = self._waited.get((other.index, other.step), 0) + 1
+        if not any(self._wants(w) for w in self._watches.values()):
+            self._close()
+
+    def release(self) -> list[nn.Module]:
+        """Lets go of everything that belongs to the training; the modules that had a hook."""
+        self._close()
+        self._drop()
+        self._known, self.kept = {}, []
+        self._merge()
+        return self._entries.release()
+
+    # -- the forward passes of outermost modules
+
+    def _call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if any(w.evaluated for w in self._watches.values()) or self._evaluating(module):
+            return
+        if self._recorder is None and any(self._wants(w) and not w.backwards for w in self._watches.values()):
+            self._drop()
+            self._recorder = Recorder(self._names, self._paths, most_bytes=self._options.most_bytes)
+        if self._recorder is not None:
+            self._recorder.start()
+            self._recorder.enter()
+        elif not self._located and self._options.most_bytes:
+            if self._capture is None:
+                self._capture = Capture(self._names, self._paths)
+            self._capture.call_begins(module, args, kwargs, *user_line())
+
+    def _call_ends(self, module: nn.Module, output: Any) -> None:
+        if self._capture is not None:
+            self._capture.call_ends(output)
+
+    def _evaluating(self, module: nn.Module) -> bool:
+        """A forward pass in eval mode, with gradients on by oversight, of a model that is trained in train mode."""
+        return not module.training and any(w.trains for w in self._watches.values())
+
+    # -- recordings
+
+    def _wants(self, watch: OptimizerWatch) -> bool:
+        if not self._options.most_bytes or self._refused or watch.optimizer is None:
+            return False
+        chosen = watch.step in RECORDED or watch.step in self._options.bundles or self._asked > 0
+        waited = self._waited.get((watch.index, watch.step), 0)
+        return chosen and waited < PATIENCE
+
+    def _finish(self, watch: OptimizerWatch) -> Tape | None:
+        """Proves the tape of an optimizer's coming update, keeps it, and writes down its graph."""
+        passes, recorder, optimizer = self._passes.pop(watch.index, None), self._recorder, watch.optimizer
+        if passes is None or recorder is None or optimizer is None:
+            return None
+        recorder.leave()
+        tape = self._tape(watch, recorder, passes.places, passes.before)
+        if tape is None:
+            return None
+        tape = prove(tape, passes.losses, self._gradients)
+        self._asked = max(0, self._asked - 1) if watch.step not in RECORDED else self._asked
+        self._keep(tape)
+        self._record().journal.graph(step_graph(tape))
+        if watch.step in self._options.bundles:
+            self._write(tape)
+        return tape
+
+    def _tape(
+        self, watch: OptimizerWatch, recorder: Recorder, places: list[int], before: Mapping[int, torch.Tensor]
+    ) -> Tape | None:
+        assert watch.optimizer is not None
+        state = _bytes(watch.optimizer.state.values()) < self._options.most_bytes / 4
+        root = watch.roots[0].module if watch.roots else None
+        try:
+            setup = setup_of(watch.optimizer, recorder, state=state)
+            return recorder.tape(places, before=before, step=watch.step, trace=watch.index, setup=setup, root=root)
+        except ValueError as error:
+            self._refuse(str(error))
+            return None
+
+    def _keep(self, tape: Tape) -> None:
+        """The first and the last tapes, as many as there is room for."""
+        self.kept.append(tape)
+        while len(self.kept) > 1 and sum(t.bytes for t in self.kept) > self._options.most_bytes:
+            del self.kept[1 if len(self.kept) > 2 else 0]
+
+    def _refuse(self, reason: str) -> None:
+        """No further step is recorded: what was in the way of one will be in the way of the next."""
+        self._close()
+        if reason not in self._refused:
+            self._refused.add(reason)
+            self._record().journal.event("limit", reason=f"steps could not be recorded: {reason}")
+
+    def _close(self) -> None:
+        if self._recorder is not None:
+            self._recorder.stop()
+        self._recorder, self._passes, self._gradients, self._running = None, {}, {}, None
+
+    def _drop(self) -> None:
+        if self._capture is not None:
+            self._capture.release()
+        self._capture, self._touched, self._ends = None, False, []
+
+    # -- the step that turned non-finite
+
+    def _tell(self, watch: OptimizerWatch, tape: Tape | None) -> None:
+        """Locates the first non-finite value of the coming update and writes it down, with a bundle of the step."""
+        location, bundle = Location(phase=Phase.NONE, text="It could not be located."), ""
+        try:
+            tape = tape or self._again(watch)
+            location = _at_update(watch, locate(tape))
+            bundle = self._write(tape)
+        except Exception as error:  # noqa: BLE001 - whatever the model's code raises when it runs once more
+            location = replace(location, doubts=(f"the step could not be run again: {error}",))
+        if location.phase is Phase.NONE:
+            location = self._by_side(watch, location)
+        self._record().journal.event(
+            "nonfinite", trace=watch.index, step=watch.step, location=plain(location), bundle=bundle
+        )
+
+    def _again(self, watch: OptimizerWatch) -> Tape:
+        """The tape of a step that was not recorded while it ran. ValueError where it can't be run once more."""
+        capture = self._capture
+        if capture is None or watch.optimizer is None:
+            msg = "no forward pass of its model was seen"
+            raise ValueError(msg)
+        recorder, places = capture.record(self._options.most_bytes)
+        root = watch.roots[0].module if watch.roots else None
+        setup = setup_of(watch.optimizer, recorder, state=True)
+        tape = recorder.tape(places, step=watch.step, trace=watch.index, setup=setup, root=root)
+        return prove(tape, capture.losses, None if self._touched else gradients_of(recorder))
+
+    def _by_side(self, watch: OptimizerWatch, location: Location) -> Location:
+        """At least on which side of the model's output it lies."""
+        finite = self._capture.finite if self._capture is not None else None
+        if finite is None or watch.loss_finite:
+            return location
+        phase = Phase.OBJECTIVE_SIDE if finite else Phase.MODEL_SIDE
+        where = "finite: the loss made of it is not" if finite else "already non-finite"
+        nodes = f" Backward begins with {', '.join(self._nodes())}." if self._ends else ""
+        return replace(location, phase=phase, text=f"The output of the model is {where}.{nodes}")
+
+    def _nodes(self) -> list[str]:
+        """Names of the autograd nodes next to the loss."""
+        names: list[str] = []
+        node = self._ends[-1]
+        while node is not None and len(names) < MOST_NODES:
+            names.append(node.name())
+            node = node.next_functions[0][0] if node.next_functions else None
+        return names
+
+    def _write(self, tape: Tape) -> str:
+        """The name of the bundle; "" where it can't be written, which the journal says."""
+        try:
+            return write_bundle(tape, self._record().folder, redact=self._options.redact).name
+        except (WhylossError, OSError) as error:
+            self._record().journal.event("limit", reason=f"no bundle of update {tape.step}: {error}")
+            return ""
+
+
+def _at_update(watch: OptimizerWatch, found: Location) -> Location:
+    """A parameter that is non-finite before a step: the update before made it so."""
+    if found.phase is not Phase.LEAF or found.leaf is None or found.leaf.role != Role.PARAMETER or not watch.step:
+        return found
+    place, why = watch.step_place, _why(watch)
+    text = (
+        f"The update of step {watch.step - 1} left {found.leaf.values} in {found.leaf.name}{f': {why}' if why else ''}."
+    )
+    return replace(found, phase=Phase.UPDATE, text=text, place=replace(place, parameter=found.leaf.name))
+
+
+def _why(watch: OptimizerWatch) -> str:
+    """What of the optimizer's settings makes an update non-finite; "" nothing that can be told."""
+    for g, group in enumerate(watch.groups):
+        for name, value in group.items():
+            if isinstance(value, float | torch.Tensor) and not math.isfinite(float(value)):
+                return f"{name} of its group {g} is {float(value)}"
+        kinds = {p.dtype for p in group["params"] if p.dtype in (torch.float16, torch.bfloat16)}
+        for kind in kinds:
+            eps = group.get("eps")
+            if isinstance(eps, float) and float(torch.tensor(eps, dtype=kind)) == 0:
+                return f"eps={eps:g} is 0 in {str(kind).removeprefix('torch.')}"
+    return ""
+
+
+def _bytes(states: Iterable[Any]) -> int:
+    there = [v for state in states for v in state.values() if isinstance(v, torch.Tensor)]
+    return sum(t.numel() * t.element_size() for t in there)

@@ -1,0 +1,1 @@
+"""Rules on the data: what goes wrong before the first call."""
