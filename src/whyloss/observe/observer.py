@@ -300,6 +300,7 @@ class Observer:
         """The global hooks fire again where a subclass calls super().step(): only the outermost counts."""
         if _depth(optimizer) > 1:
             return
+        self.tapes.update_begins()
         record = self._start()
         watch = self._watch(optimizer)
         if watch is None:

@@ -206,6 +206,13 @@ class Tapes:
         """Gradients were clipped or unscaled: they are no longer what backward left."""
         self._touched = True
 
+    def update_begins(self) -> None:
+        """What an optimizer computes is not recorded."""
+        if self._recorder is not None:
+            self._recorder.leave()
+        if self._capture is not None:
+            self._capture.pause()
+
     def before_update(self, watch: OptimizerWatch) -> None:
         """The gradients of the update are there, the parameters still those that they were computed from."""
         tape = self._finish(watch) if watch.index in self._passes else None
@@ -278,7 +285,10 @@ class Tapes:
         tape = prove(tape, passes.losses, self._gradients)
         self._asked = max(0, self._asked - 1) if watch.step not in RECORDED else self._asked
         self._keep(tape)
-        self._record().journal.graph(step_graph(tape))
+        try:
+            self._record().journal.graph(step_graph(tape))
+        except OSError as error:  # a disk that is nearly full: there may be room for the figures still
+            self._refuse(f"no room for their graphs: {error.strerror or error}")
         if watch.step in self._options.bundles:
             self._write(tape)
         return tape

@@ -49,6 +49,7 @@ class Capture:
         self.trouble = ""
         self._log = Recorder(named, paths, copy=False)
         self._calls: list[_Call] = []
+        self._inside = False  # the last of them
 
     def call_begins(self, module: nn.Module, args: Any, kwargs: Any, file: str | None, line: int | None) -> None:
         self._log.stop()
@@ -56,17 +57,23 @@ class Capture:
             self._give_up(f"the step has more than {MOST_CALLS} forward passes or {MOST_OPS} calls")
         if not self.trouble:
             found, context = Surroundings(module, args, kwargs), self._log.context()
+            self._inside = True
             self._calls.append(_Call(module, args, kwargs, found, context, file, line, len(self._log.ops)))
 
     def call_ends(self, output: Any) -> None:
-        if self.trouble or not self._calls:
+        if self.trouble or not self._inside:
             return
+        self._inside = False
         self._calls[-1].outputs = [self._log.numbers.given(t) for t in tensors(output)]
         self._log.start()
 
     def backward_begins(self, given: Any, options: Mapping[str, Any]) -> None:
         self.losses += [t.detach().clone() for t in tensors(given)]
         self._log.backward_begins(given, options)
+        self._log.stop()
+
+    def pause(self) -> None:
+        """What comes now is no part of the loss."""
         self._log.stop()
 
     def release(self) -> None:

@@ -11,6 +11,9 @@ from whyloss.tape.tape import Drawn
 class GivenGenerator:
     """Stands on the tape where the user gave a generator of their own; its state is in `Op.drawn`."""
 
+    def __repr__(self) -> str:
+        return "GENERATOR"
+
 
 GENERATOR = GivenGenerator()
 States = list[tuple[str, torch.Tensor]]
