@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from whyloss.core import reach
-from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
+from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Place, Severity
 from whyloss.core.initialisation import untrained
 from whyloss.core.progress import learned
 from whyloss.core.reach import Tensors, depth, in_order, kept_elsewhere, listed
 from whyloss.core.run import Run, Trace
 from whyloss.core.sample import flat, sample_modules, sample_run, sample_tensors
 from whyloss.core.series import ABSENT
+from whyloss.core.step_graph import Leaf, Op, StepGraph, Value
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
 
@@ -21,7 +22,8 @@ class DetachedParameters(Rule):
     """Layers that run in every forward pass get no gradient: the path from the loss to them is cut.
 
     ## What it detects
-    Tensors that the optimizer is to train, whose modules ran, and whose gradient was None at every update.
+    Tensors that the optimizer is to train, whose modules ran, and whose gradient was None at every update. In a step
+    that was recorded, the call and the line that cut the graph behind them are named.
     ## Why it matters
     They stay at their random start; what comes after them learns on random features, which can still lower the loss.
     ## What else looks like this
@@ -85,13 +87,15 @@ class DetachedParameters(Rule):
         others = f", while {first} does" if first else "" if alive else ", nor does any other tensor"
         modules = sorted({t.module or "the model" for t in cut})
         those = modules[0] if len(modules) == 1 else f"their {len(modules)} modules"
+        where = _cut_at(trace, cut)
+        named = f"; {where.name} at {where.place} cuts the graph" if where else ""
         return self.finding(
-            f"{listed(cut)} got no gradient at any of {rows} updates though {those} ran{others}{why}",
+            f"{listed(cut)} got no gradient at any of {rows} updates though {those} ran{others}{why}{named}",
             Evidence("updates with a gradient", 0, f"some of {rows}", "updates", (0, trace.updates - 1)),
             Evidence("values without a gradient", reach.values(cut), reach.values(trace.trained), "of all trained"),
             Evidence("last module without one → first with one", f"{cut[-1].module} → {first or 'none'}"),
             severity=severity,
-            place=trace.place_of(cut[0]),
+            place=_place(trace, cut, where),
             certain=severity is Severity.ERROR,
         )
 
@@ -118,6 +122,7 @@ class DetachedParameters(Rule):
         some = {f"grad/norm[{n}]": np.where(np.arange(200) % 2 == 0, ABSENT, 0.1) for n in names[4:]}
         return (
             fires("encoder cut off", sample_run(signals=body, changed=unreached), Severity.ERROR),
+            fires("encoder cut off at a line", _recorded(body, unreached), Severity.ERROR),
             fires("seen at the third update", sample_run(3, signals=body, changed=unreached), Severity.ERROR),
             fires("whole loss cut off", sample_run(loss=flat(60), signals=all_cut, changed=unreached), Severity.ERROR),
             fires("branch cut off", sample_run(loss=flat(60), signals=branch, changed=unreached), Severity.WARNING),
@@ -129,6 +134,23 @@ class DetachedParameters(Rule):
             silent("near miss: gradients set to None by hand", sample_run(signals=body)),
             silent("near miss: trained by another loss", _two_losses(body)),
         )
+
+
+def _cut_at(trace: Trace, cut: Tensors) -> Op | None:
+    """The call of a recorded step in which the gradient of these tensors ended, if its result goes into the loss."""
+    for graph in trace.graphs:
+        for tensor in reversed(cut):
+            found = [c.op for c in graph.cut_of(tensor.name) if c.leads and c.op.place.file]
+            if found:
+                return found[-1]
+    return None
+
+
+def _place(trace: Trace, cut: Tensors, where: Op | None) -> Place:
+    place = trace.place_of(cut[0])
+    if where is None:
+        return place
+    return replace(place, op=where.name, file=where.place.file, line=where.place.line, source=where.place.source)
 
 
 def _none(names: list[str]) -> dict[str, float]:
@@ -143,6 +165,23 @@ def _twin() -> Run:
             tensors.append(replace(t, key=t.key + 100 * k, in_graph=k == 1, name=p + t.name, module=p + t.module))
         modules += [replace(m, path=p + m.path, order=(m.order or 0) + 100 * k, slots=()) for m in sample_modules()]
     return sample_run(loss=flat(60), tensors=tensors, modules=modules, signals=_none([t.name for t in tensors[:6]]))
+
+
+def _recorded(body: dict[str, float], changed: dict[str, dict[str, bool]]) -> Run:
+    """With the graph of a step: fc1, then detach, then fc3 and the loss."""
+    value, line = (
+        Value(shape=(8, 4), dtype="float32"),
+        Place(file="train.py", line=9, source="h = self.fc1(x).detach()"),
+    )
+    first, last = (Leaf(value=n, role="parameter", name=f"{fc}.weight") for n, fc in ((0, "fc1"), (3, "fc3")))
+    calls = (("linear", (0,), 1), ("Tensor.detach", (1,), 2), ("linear", (2, 3), 4), ("Tensor.mean", (4,), 5))
+    ops = tuple(
+        Op(name=f"torch.{name}", tensors={str(i): n for i, n in enumerate(given)}, outputs=(made,), place=line)
+        for name, given, made in calls
+    )
+    values = {n: replace(value, requires_grad=n in (0, 1, 3, 4, 5)) for n in range(6)}
+    graph = StepGraph(ops=ops, values=values, leaves=(first, last), losses=(5,))
+    return sample_run(signals=body, changed=changed, graphs=(graph,))
 
 
 def _two_losses(body: dict[str, float]) -> Run:
