@@ -88,7 +88,7 @@ class DetachedParameters(Rule):
         modules = sorted({t.module or "the model" for t in cut})
         those = modules[0] if len(modules) == 1 else f"their {len(modules)} modules"
         where = _cut_at(trace, cut)
-        named = f"; {where.name} at {where.place} cuts the graph" if where else ""
+        named = f": {where.name} cuts the graph" if where else ""
         return self.finding(
             f"{listed(cut)} got no gradient at any of {rows} updates though {those} ran{others}{why}{named}",
             Evidence("updates with a gradient", 0, f"some of {rows}", "updates", (0, trace.updates - 1)),
