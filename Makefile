@@ -32,8 +32,10 @@ schema: $(VENV)/.installed ## write docs/schema again from the report's types
 tape-table: $(VENV)/.installed ## write the table of docs/tape.md again from the steps in tests/tape_models.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/tape_table.py
 
-bench: $(VENV)/.installed ## what observing costs, on the four models
+bench: $(VENV)/.installed ## what observing costs, how fast a tape trains, who locates non-finite values
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/tape_speed.py
+	$(BIN)/python benchmarks/nonfinite.py
 
 clean:
 	rm -rf $(VENV) .whyloss

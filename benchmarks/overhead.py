@@ -29,9 +29,11 @@ from torch.overrides import TorchFunctionMode
 from whyloss.observe import activations
 from whyloss.observe.attach import attach
 from whyloss.observe.observer import Observer
+from whyloss.observe.tapes import Tapes
+from whyloss.tape.record import Recorder
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
-WARM = 25  # updates before anything is measured: the first 20 are all observed, and tables open anew up to the 20th
+WARM = 32  # updates before anything is measured: the first 20 are all observed, the 30th is recorded
 NEVER = 10**9
 TIERS = {"light": NEVER, "every step": 1, "every 10": 10, "every 100": 100}
 BARS = {
@@ -41,6 +43,11 @@ BARS = {
     ("a", "every 10"): 0.02,
 }
 RECORDED_BARS = {"c": (3.0, 2.0)}
+HOLDING_BARS = {"c": 0.002}
+HOLDING = {
+    Tapes: ("_call_begins", "_call_ends", "backward_begins", "update_begins", "before_update", "updated"),
+    Recorder: ("guarded",),
+}  # what holds the current step in case it turns non-finite
 READS = {"cpu", "item", "tolist", "__bool__", "__float__", "__int__"}  # each brings values from a device to the host
 
 
@@ -164,35 +171,45 @@ class Meter:
 
 
 @contextmanager
-def metered() -> Iterator[tuple[Meter, list[Observer]]]:
+def metered() -> Iterator[Meter]:
     """Times every way into the observer: `Observer.see`, and the hooks that run within the forward pass."""
-    meter, seen = Meter(), []
+    meter = Meter()
     see, hook = Observer.see, activations.Hook.__call__
     timed_see, timed_hook = meter.timed(see), meter.timed(hook)
 
-    def noted(self: Observer, what: Callable[..., None], *args: Any) -> None:
-        if self not in seen:
-            seen.append(self)
-        timed_see(self, what, *args)
-
-    Observer.see = noted  # type: ignore[method-assign]
+    Observer.see = lambda self, *args: timed_see(self, *args)  # type: ignore[method-assign]
     activations.Hook.__call__ = lambda self, *args: timed_hook(self, *args)  # type: ignore[method-assign]
     try:
-        yield meter, seen
+        yield meter
     finally:
         Observer.see, activations.Hook.__call__ = see, hook  # type: ignore[method-assign]
+
+
+@contextmanager
+def metered_holding() -> Iterator[Meter]:
+    """Times what holds the current step, and what logs the calls between the model and backward."""
+    meter, before = Meter(), []
+    for owner, names in HOLDING.items():
+        for name in names:
+            before.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, meter.timed(before[-1][2]))
+    try:
+        yield meter
+    finally:
+        for owner, name, original in before:
+            setattr(owner, name, original)
 
 
 class Training:
     """A model that is observed, after its first WARM updates."""
 
-    def __init__(self, name: str, every: int, folder: Path, meter: Meter, seen: list[Observer]) -> None:
+    def __init__(self, name: str, every: int, folder: Path, meter: Meter) -> None:
         torch.manual_seed(0)
         _, make, self.batch = MODELS[name]
         self.model, self.meter = make(), meter
         self.observation = attach(folder, every=every)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
-        self.observer = seen[-1]
+        self.observer: Observer = self.observation._observer
         for _ in range(WARM):
             self.step()
 
@@ -268,8 +285,8 @@ def measure(model: str, tier: str, steps: int) -> tuple[Share, Facts | None]:
     every = TIERS[tier]
     width = every if every < NEVER else 1
     periods = max(3, steps // 10) if width == 10 else 1 if width == 100 else steps
-    with tempfile.TemporaryDirectory() as folder, metered() as (meter, seen):
-        training = Training(model, every, Path(folder) / "run", meter, seen)
+    with tempfile.TemporaryDirectory() as folder, metered() as meter:
+        training = Training(model, every, Path(folder) / "run", meter)
         shares = [training.share(width) for _ in range(periods)]
         facts = facts_of(model, training, steps) if tier == "every step" else None
         assert training.observation.active, training.observer.failure
@@ -295,6 +312,16 @@ def facts_of(model: str, training: Training, steps: int) -> Facts:
         transfers=sum(calls[name] for name in READS),
         suspects=len(watch.sketch.suspects()),
     )
+
+
+def holding(model: str, steps: int) -> Share:
+    """What it costs a step to be held in case it turns non-finite."""
+    with tempfile.TemporaryDirectory() as folder, metered_holding() as meter:
+        training = Training(model, NEVER, Path(folder) / "run", meter)
+        shares = [training.share(1) for _ in range(steps)]
+        training.observation.close()
+    bar = HOLDING_BARS.get(model)
+    return Share(model, "held", statistics.median(shares), min(shares), max(shares), steps, bar)
 
 
 @dataclass(frozen=True)
@@ -392,6 +419,8 @@ def main() -> None:
             print_share(share)
             shares.append(share)
             facts += [more] if more else []
+        shares.append(holding(model, steps))
+        print_share(shares[-1])
         print_facts(facts[-1])
         tapes.append(recorded(model, max(3, steps // 3)))
         print_recorded(tapes[-1])

@@ -31,7 +31,6 @@ class Onset:
         """The loss was still finite when a gradient no longer was."""
         return self.gradient is not None and (self.loss is None or self.gradient < self.loss)
 
-
     @property
     def severity(self) -> Severity:
         """Recovered and no gradient was touched: the training went on unharmed."""

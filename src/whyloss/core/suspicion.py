@@ -9,6 +9,7 @@ HISTORY = 50  # updates that a figure is held against
 JUMP = 10.0  # robust standard deviations above the median
 TIMES = 3.0  # and times the median: a smooth loss has next to no deviation
 PLATEAU = 100  # updates in each half of a plateau
+EVERY = 10  # updates between two looks for a plateau
 PAUSE = 200  # updates between two suspicions
 MOST = 4  # suspicions of one run
 
@@ -19,7 +20,7 @@ class Suspicion:
 
     def __init__(self) -> None:
         self._past = {"loss": deque[float](maxlen=2 * PLATEAU), "gradient norm": deque[float](maxlen=HISTORY)}
-        self._since, self._left, self._flat = 0, MOST, False
+        self._looks, self._since, self._left, self._flat = 0, 0, MOST, False
 
     def look(self, loss: float, gradient: float) -> str:
         """Why to record the next step; "" for no reason."""
@@ -32,7 +33,8 @@ class Suspicion:
             if _jumps(value, past):
                 reason = reason or f"the {what} jumped to {value:.4g}"
             past.append(value)
-        return self._tell(reason or self._plateau())
+        self._looks += 1
+        return self._tell(reason or (self._plateau() if self._looks % EVERY == 0 else ""))
 
     def _plateau(self) -> str:
         """The moment at which a loss that had fallen no longer does."""
@@ -54,7 +56,7 @@ class Suspicion:
 
 def _jumps(value: float, past: "deque[float]") -> bool:
     recent = list(past)[-HISTORY:]
-    if len(recent) < HISTORY:
+    if len(recent) < HISTORY or value <= TIMES * min(map(abs, recent)):  # the cheap test first
         return False
     middle = float(np.median(recent))
     deviation = 1.4826 * float(np.median(np.abs(np.array(recent) - middle)))

@@ -1,5 +1,6 @@
 """Hooks on the modules that the training itself calls: the roots, or what it calls below a root that it never calls."""
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -84,7 +85,7 @@ class Entries:
             handle.remove()
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if playing() or torch._C._current_graph_task_id() != -1:
+        if _elsewhere():
             return
         self._inside.append(id(module))
         if len(self._inside) == 1 and torch.is_grad_enabled():
@@ -92,10 +93,21 @@ class Entries:
             self._begins(module, args, kwargs)
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if playing() or torch._C._current_graph_task_id() != -1 or id(module) not in self._inside:
+        if _elsewhere() or id(module) not in self._inside:
             return
         outermost = self._inside[0] == id(module) and self._inside.count(id(module)) == 1
         while self._inside and self._inside.pop() != id(module):
             pass
         if outermost and torch.is_grad_enabled():
             self._ends(module, output)
+
+
+def _elsewhere() -> bool:
+    """Not in the training itself: in a replay, a checkpoint that runs again in backward, a trace, or torch.func."""
+    return (
+        playing()
+        or torch._C._current_graph_task_id() != -1
+        or torch._C._get_tracing_state() is not None
+        or getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False)
+        or torch._C._are_functorch_transforms_active()
+    )

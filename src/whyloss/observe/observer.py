@@ -89,11 +89,22 @@ class Observer:
         began = time.perf_counter()
         try:
             if not _capturing():
-                with self.tapes.paused():
-                    what(*args)
+                self._unheard(what, *args)
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
             self.detach(error)
         self._spent += time.perf_counter() - began
+
+    def _unheard(self, what: Callable[..., None], *args: Any) -> None:
+        """What we compute ourselves is not recorded."""
+        recorder = self.tapes.listening
+        if recorder is None:
+            what(*args)
+            return
+        recorder.deaf += 1
+        try:
+            what(*args)
+        finally:
+            recorder.deaf -= 1
 
     def detach(self, error: BaseException) -> None:
         """Stops observing; the training goes on."""
@@ -364,6 +375,7 @@ class Observer:
             return
         record = self.record
         if record is not None:
+            self.tapes.finish()
             record.drain()
             if self._since_update:
                 self._pending()

@@ -421,7 +421,7 @@ class OptimizerWatch:
             return False
         total = self._norms.sum(dtype=torch.float64)
         for loss in self._losses:
-            total = total + loss.to(total.device, torch.float64)
+            total = total + (loss if loss.device == total.device else loss.to(total.device))
         return not math.isfinite(float(total))
 
     def skip(self) -> None:

@@ -1,8 +1,7 @@
 """Which steps are recorded, and when; the few tapes that are kept; and the step that first turns non-finite."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -127,13 +126,13 @@ class Tapes:
         """Its optimizer is gone: nothing of its model is held any longer."""
         known = self._known.pop(watch.index, None)
         if known is not None:
-            self._merge()
             self._close()
-            self._drop()
+            self._merge()
             shared = {id(m) for other in self._known.values() for m in other.modules}
             self._entries.forget(m for m in known.modules if id(m) not in shared)
 
     def _merge(self) -> None:
+        self._let_go()
         self._names = {key: entry for known in self._known.values() for key, entry in known.names.items()}
         self._paths = {key: path for known in self._known.values() for key, path in known.paths.items()}
 
@@ -157,14 +156,12 @@ class Tapes:
         if self._suspicion.look(loss, gradient):
             self._asked += 1
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Within it nothing is recorded: what the observer itself computes."""
-        if self._recorder is None:
-            yield
-        else:
-            with self._recorder.paused():
-                yield
+    @property
+    def listening(self) -> Recorder | None:
+        """What logs calls now, and must not log those of the observer."""
+        if self._recorder is not None or self._capture is None:
+            return self._recorder
+        return self._capture.log
 
     def backward_begins(self, given: Any, options: Mapping[str, Any]) -> None:
         if any(w.evaluated for w in self._watches.values()):
@@ -176,7 +173,8 @@ class Tapes:
             before = self._recorder.keep_gradients() if first else {}
             self._running = _Running(place, [t.detach().clone() for t in tensors(given)], before)
         elif self._capture is not None:
-            self._capture.backward_begins(given, options)
+            place = self._capture.backward_begins(given, options)
+            self._running = _Running(place, [t.detach().clone() for t in tensors(given)], {})
 
     def credited(self, watch: OptimizerWatch) -> None:
         """The running backward pass belongs to this optimizer's coming update."""
@@ -190,6 +188,7 @@ class Tapes:
         self._entries.pass_ends()
         recorder, running, self._running = self._recorder, self._running, None
         if recorder is None or running is None:
+            self._bound()
             return
         self._gradients = gradients_of(recorder)
         for watch in self._watches.values():
@@ -197,6 +196,11 @@ class Tapes:
                 self._finish(watch)
         if recorder.broken or any(len(p.places) > MOST_PASSES for p in self._passes.values()):
             self._refuse(recorder.broken or f"it has more than {MOST_PASSES} backward passes")
+
+    def _bound(self) -> None:
+        """Backward passes without an update are not held for ever."""
+        for passes in self._passes.values():
+            del passes.places[:-MOST_PASSES], passes.losses[:-MOST_PASSES]
 
     def cleared(self, watch: OptimizerWatch) -> None:
         """Its gradients were cleared: backward passes so far count for nothing."""
@@ -215,15 +219,18 @@ class Tapes:
 
     def before_update(self, watch: OptimizerWatch) -> None:
         """The gradients of the update are there, the parameters still those that they were computed from."""
-        tape = self._finish(watch) if watch.index in self._passes else None
+        tape = self._finish(watch) if self._recorder is not None else None
         if not self._located and watch.nonfinite():
             self._located = True
             self._tell(watch, tape)
-            self._drop()
+            self._let_go()
+        self._passes.pop(watch.index, None)
 
     def updated(self, watch: OptimizerWatch) -> None:
-        self._drop()
+        self._touched, self._ends = False, []
         if self._recorder is None:
+            if self._capture is not None:
+                self._capture.updated()
             return
         self._recorder.updated()
         for other in self._watches.values():
@@ -232,10 +239,29 @@ class Tapes:
         if not any(self._wants(w) for w in self._watches.values()):
             self._close()
 
+    def finish(self) -> None:
+        """The training ends. If it ends at a loss that is not finite, before the update, that is located still."""
+        for watch in self._watches.values():
+            passes = self._passes.get(watch.index)
+            if passes is not None and not all(bool(x.isfinite().all()) for x in passes.losses):
+                self._tell_at_end(watch)
+        unspent = self._capture.unspent if self._capture is not None else None
+        if self._capture is None or unspent is None or bool(unspent[1].isfinite().all()):
+            return
+        place = self._capture.backward_missing(unspent[0])
+        for watch in self._watches.values():
+            if place is not None and watch.roots:
+                self._passes[watch.index] = _Passes({}, [place], [unspent[1]])
+                self._tell_at_end(watch)
+
+    def _tell_at_end(self, watch: OptimizerWatch) -> None:
+        if not self._located:
+            self._located = self._touched = True
+            self._tell(watch, self._finish(watch) if self._recorder is not None else None)
+
     def release(self) -> list[nn.Module]:
         """Lets go of everything that belongs to the training; the modules that had a hook."""
         self._close()
-        self._drop()
         self._known, self.kept = {}, []
         self._merge()
         return self._entries.release()
@@ -247,6 +273,7 @@ class Tapes:
             return
         if self._recorder is None and any(self._wants(w) and not w.backwards for w in self._watches.values()):
             self._drop()
+            self._passes = {}
             self._recorder = Recorder(self._names, self._paths, most_bytes=self._options.most_bytes)
         if self._recorder is not None:
             self._recorder.start()
@@ -324,10 +351,17 @@ class Tapes:
             self._recorder.stop()
         self._recorder, self._passes, self._gradients, self._running = None, {}, {}, None
 
-    def _drop(self) -> None:
+    def _let_go(self) -> None:
+        """The current step is no longer held."""
+        self._drop()
         if self._capture is not None:
             self._capture.release()
-        self._capture, self._touched, self._ends = None, False, []
+        self._capture = None
+
+    def _drop(self) -> None:
+        if self._capture is not None:
+            self._capture.clear()
+        self._touched, self._ends = False, []
 
     # -- the step that turned non-finite
 
@@ -352,11 +386,12 @@ class Tapes:
         if capture is None or watch.optimizer is None:
             msg = "no forward pass of its model was seen"
             raise ValueError(msg)
-        recorder, places = capture.record(self._options.most_bytes)
+        passes = self._passes.get(watch.index, _Passes({}))
+        recorder, places, _ = capture.record(passes.places, self._options.most_bytes)
         root = watch.roots[0].module if watch.roots else None
         setup = setup_of(watch.optimizer, recorder, state=True)
         tape = recorder.tape(places, step=watch.step, trace=watch.index, setup=setup, root=root)
-        return prove(tape, capture.losses, None if self._touched else gradients_of(recorder))
+        return prove(tape, passes.losses, None if self._touched else gradients_of(recorder))
 
     def _by_side(self, watch: OptimizerWatch, location: Location) -> Location:
         """At least on which side of the model's output it lies."""

@@ -16,20 +16,31 @@ TOLERANCE = 1e-4  # relative, of what compiled code gives against the same code 
 HALF_TOLERANCE = 2e-2  # where any of it is in half precision
 
 
+Parts = tuple[list[nn.Module], list[torch.Tensor]]
+
+
 class Surroundings:
     """What a module finds: generators, its buffers, and which versions of arguments and parameters."""
 
-    def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], parts: "Parts | None" = None
+    ) -> None:
         self.module = module
-        self._fixed = [*tensors((args, kwargs)), *module.parameters()]
+        self._holders, parameters = parts or parts_of(module)
+        self._fixed = [*tensors((args, kwargs)), *parameters]
         self._versions = [version_of(t) for t in self._fixed]
         self._found = self._now()
+
+    @property
+    def unchanged(self) -> bool:
+        """Arguments and parameters are still what it found."""
+        return [version_of(t) for t in self._fixed] == self._versions
 
     @contextmanager
     def again(self) -> Iterator[None]:
         """Within it they are as they were found; afterwards as the compiled run left them, versions included."""
         with torch._C.DisableTorchFunction():
-            if [version_of(t) for t in self._fixed] != self._versions:
+            if not self.unchanged:
                 raise Unrecordable("the step changes its arguments or parameters in place")
             left = self._now()
         self._put(self._found)
@@ -39,8 +50,8 @@ class Surroundings:
             self._put(left)
 
     def _now(self) -> tuple[Any, ...]:
-        holders = [(m._buffers, dict(m._buffers)) for m in self.module.modules()]
-        values = [(b, snapshot(b)) for b in self.module.buffers()]
+        holders = [(m._buffers, dict(m._buffers)) for m in self._holders]
+        values = [(b, snapshot(b)) for _, buffers in holders for b in buffers.values() if b is not None]
         return states(self._fixed), holders, values
 
     def _put(self, state: tuple[Any, ...]) -> None:
@@ -52,6 +63,22 @@ class Surroundings:
                 holder.update(buffers)
             for buffer, value in values:
                 buffer.data.copy_(value)  # .data has a version of its own: the graph of the training may have saved it
+
+
+def parts_of(module: nn.Module) -> Parts:
+    """The modules that hold buffers, and all parameters: one walk, since it is made for every step."""
+    stack, seen = [module], set()
+    holders: list[nn.Module] = []
+    parameters: list[torch.Tensor] = []
+    while stack:
+        inner = stack.pop()
+        if id(inner) not in seen:
+            seen.add(id(inner))
+            if inner._buffers:
+                holders.append(inner)
+            parameters += [p for p in inner._parameters.values() if p is not None]
+            stack += [child for child in inner._modules.values() if child is not None]
+    return holders, parameters
 
 
 def tolerance_for(t: torch.Tensor) -> float:

@@ -43,7 +43,8 @@ class Numbers:
         self.family: dict[int, int] = {}  # number → the first tensor of which it is a view, or that it is changed from
         self.statistics: dict[int, Pending] = {}
         self.ran = False  # a module of the model
-        self._bytes = 0
+        self.scalar: tuple[int, torch.Tensor] | None = None  # the last result that may be a loss, and its value
+        self._bytes = self._next = 0
         self._known: dict[int, _Known] = {}
         self._storage: dict[int, int] = {}
         self._checked: set[int] = set()  # leaves compared with the live tensor since the last update
@@ -63,6 +64,8 @@ class Numbers:
         """A new number for a result; `families`: those of the tensors that the call was given."""
         before = self._find(t)
         number = self._enlist(t, leaf=False, families=families)
+        if t.requires_grad and t.numel() == 1:
+            self.scalar = number, t.detach()
         if before is not None and t.is_leaf:
             self._known[id(t)].leaf = before.leaf
         return number
@@ -109,6 +112,13 @@ class Numbers:
         self._storage[number] = storage_of(t)
         self._known[id(t)] = _Known(weakref.ref(t), number, version_of(t), known.dirty, known.written, None, False)
 
+    def keep(self, numbers: set[int]) -> None:
+        """Forgets all other tensors."""
+        for kept in (self.leaves, self.values, self.family, self.statistics, self._storage):
+            for number in kept.keys() - numbers:
+                del kept[number]
+        self._known = {i: k for i, k in self._known.items() if k.number in numbers}
+
     def alive(self) -> dict[int, torch.Tensor]:
         """Number → the tensor that has it, where there still is one."""
         found = {known.number: known.reference() for known in list(self._known.values())}
@@ -153,7 +163,8 @@ class Numbers:
         return self._written.get(storage, 0)
 
     def _enlist(self, t: torch.Tensor, *, leaf: bool, families: Mapping[int, int] | None = None) -> int:
-        number, storage = len(self.values), storage_of(t)
+        number, storage = self._next, storage_of(t)
+        self._next += 1
         self.values[number] = Value(shape=tuple(t.shape), dtype=t.dtype, device=t.device, requires_grad=t.requires_grad)
         self._storage[number] = storage
         self.family[number] = families.get(storage, number) if families else number
@@ -168,7 +179,7 @@ class Numbers:
         return number
 
     def _leaf(self, number: int, t: torch.Tensor) -> Leaf:
-        role, name = self._role(t)
+        role, name = self._role(t) if self.copy else self._owned(t) or (Role.CONSTANT, "")
         carried = t.requires_grad and not t.is_leaf
         kept = self._copy(t) if self.copy else t.new_empty(0) if carried else t.detach()
         return Leaf(
@@ -187,10 +198,14 @@ class Numbers:
             raise Unrecordable(f"its copies of parameters and data need more than {self.most_bytes / 2**20:.0f} MiB")
         return value
 
-    def _role(self, t: torch.Tensor) -> tuple[Role, str]:
+    def _owned(self, t: torch.Tensor) -> tuple[Role, str] | None:
         owned = self.named.get(id(t))
-        if owned is not None and owned[0] is t:
-            return owned[1], owned[2]
+        return (owned[1], owned[2]) if owned is not None and owned[0] is t else None
+
+    def _role(self, t: torch.Tensor) -> tuple[Role, str]:
+        owned = self._owned(t)
+        if owned is not None:
+            return owned
         root = running_root(self.paths)
         self.ran = self.ran or root is not None
         for name, given in inputs_of(root) if root is not None else ():

@@ -67,19 +67,15 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.named, self.paths, self.copy = named, paths, copy
-        self.broken = ""
-        self.doubts: list[str] = []
-        self.ops: list[Op] = []
-        self.numbers = Numbers(named, paths, copy, most_bytes)
-        self.tolerance = 0.0  # > 0 where compiled code ran
+        self._most_bytes = most_bytes
+        self.clear()
         self.outer: Place | None = None  # of what is run once more: the user's line at which it ran the first time
         self.on = False
-        self._there = False  # on torch's stack of modes
-        self._deaf = 0
+        self._there = self._wanted = False  # on torch's stack of modes
+        self.deaf = 0  # above 0 nothing is recorded: within a recorded call, and while whyloss itself computes
         self._thread = 0
         self._uncompiled = False  # runs compiled code as it was written
         self._grad: bool | None = None  # of calls inside a re-entrant checkpoint
-        self._scope = 0
         self._contexts: dict[Any, Context] = {}
         self._patches = Patches()
 
@@ -90,6 +86,15 @@ class Recorder(TorchFunctionMode):
     @property
     def values(self) -> Mapping[int, Value]:
         return self.numbers.values
+
+    def clear(self) -> None:
+        """Forgets what was logged; it may go on at once."""
+        self.ops: list[Op] = []
+        self.numbers = Numbers(self.named, self.paths, self.copy, self._most_bytes)
+        self.doubts: list[str] = []
+        self.broken = ""
+        self.tolerance = 0.0  # > 0 where compiled code ran
+        self._scope = 0
 
     # -- on and off
 
@@ -109,28 +114,33 @@ class Recorder(TorchFunctionMode):
     def enter(self) -> None:
         """Goes on after `leave()`."""
         if self.on and not self.broken:
+            self._wanted = True
             self._attempt(self._enter)
 
     def leave(self) -> None:
         """Off the stack of modes, until `enter()`."""
-        if self._there:
-            self._there = False
-            remove_mode(self)
+        self._wanted = False
+        self._exit()
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        there = self._there
-        self.leave()
+        """Off it within the block, and afterwards, too, if it was left meanwhile."""
+        self._exit()
         try:
             yield
         finally:
-            if there:
+            if self._wanted:
                 self.enter()
 
     def _enter(self) -> None:
         if not self._there:
             insert_mode(self)
             self._there = True
+
+    def _exit(self) -> None:
+        if self._there:
+            self._there = False
+            remove_mode(self)
 
     def _patch(self) -> None:
         clear, recorder = torch.clear_autocast_cache, self
@@ -149,6 +159,8 @@ class Recorder(TorchFunctionMode):
         def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
             if not recorder.mine():
                 return backwards(tensor, *args, **kwargs)
+            if not recorder.copy:  # what comes after backward is no part of the loss
+                recorder.leave()
             with recorder.away():  # within a call of ours torch would put us back whatever we do
                 return backwards(tensor, *args, **kwargs)
 
@@ -186,15 +198,6 @@ class Recorder(TorchFunctionMode):
 
         self._patches.set(dynamo, "_callback_from_stance", callback)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Within it nothing is recorded: what whyloss itself computes."""
-        self._deaf += 1
-        try:
-            yield
-        finally:
-            self._deaf -= 1
-
     def updated(self) -> None:
         """Parameters may have been changed by an optimizer: the next use compares them with what is on the tape."""
         self._attempt(self.numbers.updated)
@@ -217,8 +220,9 @@ class Recorder(TorchFunctionMode):
         return self.on and threading.get_ident() == self._thread
 
     def _listening(self) -> bool:
-        """Not within a recorded call, nor in a backward pass."""
-        return self._there and not (self._deaf or self.broken or torch._C._current_graph_task_id() != -1)
+        """Not within a recorded call, nor in a backward pass or a trace."""
+        deaf = self.deaf or self.broken or torch._C._current_graph_task_id() != -1
+        return self._there and not deaf and torch._C._get_tracing_state() is None
 
     def _function(self, cls: Any, args: Any, kwargs: Any) -> Any:
         """A custom autograd.Function: one call. The one behind re-entrant checkpointing is looked into instead."""
@@ -237,11 +241,11 @@ class Recorder(TorchFunctionMode):
 
     def _call(self, name: str, func: Any, args: Any, kwargs: Any, run: Any = None) -> Any:
         before = self.guarded(self._before, args, kwargs)
-        self._deaf += 1
+        self.deaf += 1
         try:
             out = (run or func)(*args, **kwargs)
         finally:
-            self._deaf -= 1
+            self.deaf -= 1
         if before is not None:
             self.guarded(self._after, name, func, before, out)
         return out
@@ -412,9 +416,15 @@ class Recorder(TorchFunctionMode):
             return Ref(self.numbers.given(t))
 
         from_what = tuple(tensors) if isinstance(tensors, tuple | list) else (tensors,)
-        args = (mapped(from_what, number, torch.Tensor),)
-        kwargs = mapped({k: v for k, v in options.items() if v is not None}, number, torch.Tensor)
-        return self._log(BACKWARD, _BACKWARD, args, kwargs)
+        given = mapped(from_what, number, torch.Tensor)
+        return self.log_backward(
+            given, mapped({k: v for k, v in options.items() if v is not None}, number, torch.Tensor)
+        )
+
+    def log_backward(self, given: tuple[Ref, ...], options: Mapping[str, Any]) -> int:
+        """The place of a backward call from these."""
+        self.numbers.scalar = None
+        return self._log(BACKWARD, _BACKWARD, (given,), options)
 
     def keep_gradients(self) -> dict[int, torch.Tensor]:
         """Copies of the gradients that leaves have now: number → gradient, without those that have none."""
