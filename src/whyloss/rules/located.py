@@ -27,6 +27,7 @@ GROWN = (
     "loss-reduction",
     "accumulation-scale",
 )  # what makes values grow until one overflows
+SYMPTOMS = ("loss-diverging",)  # of that: a call that is named outranks it
 MOST_INPUTS = 3
 
 
@@ -45,7 +46,7 @@ def look(
         if where is not None and mine(where.location, where.step):
             yield _finding(rule, where, found, changes or {})
         elif where is not None:
-            yield rule.passed(f"the first non-finite value is another: {_clause(where.location)}")
+            yield rule.passed(f"the first non-finite value is another one ({where.location.phase})")
         elif found is None:
             yield rule.passed(f"every loss and gradient of {trace.updates} updates was finite")
         else:
@@ -63,7 +64,7 @@ def _finding(rule: Rule, where: Located, found: Onset | None, changes: Mapping[s
         place=_place(location),
         first_step=where.step,
         certain=location.phase not in (Phase.MODEL_SIDE, Phase.OBJECTIVE_SIDE) and not location.doubts,
-        explained_by=GROWN if grew else (),
+        explained_by=tuple(name for name in GROWN if name not in SYMPTOMS) if grew else (),
         change=_change(location, changes, rule.change),
         verify=rule.verify + kept,
     )
