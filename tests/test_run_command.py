@@ -400,7 +400,8 @@ def test_a_script_that_only_imports_torch_left_nothing_to_judge(whyloss, tmp_pat
     got = whyloss("run", "--out", "r", "train.py")
     assert (got.code, got.stdout) == (3, "1\n")
     assert got.stderr == (
-        "whyloss: nothing to judge: the script imported torch and ended (exit code 0) before its first backward pass\n"
+        "whyloss: nothing to judge: the script imported torch and ended (exit code 0); no backward() and no step of a "
+        "torch.optim optimizer was seen\n"
     )
     assert not (tmp_path / "r").exists()
 

@@ -53,6 +53,7 @@ def replay(bundle: Path, ops: bool, form: str) -> None:
 
 def _replayed(folder: Path) -> tuple["Bundle", "Reproduction | None", str, "Location | None"]:
     """The bundle; what its replay gave, or None and why there is none; where it first turned non-finite, if it did."""
+    from whyloss.core.location import Phase
     from whyloss.tape.compare import compare
     from whyloss.tape.unpack import read_bundle
 
@@ -63,7 +64,8 @@ def _replayed(folder: Path) -> tuple["Bundle", "Reproduction | None", str, "Loca
         if not read.redacted:
             raise
         return read, None, str(error), None
-    return read, made, "", _located(read.tape) if read.nonfinite else None
+    where = _located(read.tape)
+    return read, made, "", where if read.nonfinite or where.phase is not Phase.NONE else None
 
 
 def _located(tape: "Tape") -> "Location":

@@ -259,7 +259,8 @@ def _nothing(ended: "Ended") -> str:
     if ended.folders:
         return NO_STEP
     return (
-        f"nothing to judge: the script imported torch and ended (exit code {ended.code}) before its first backward pass"
+        f"nothing to judge: the script imported torch and ended (exit code {ended.code}); "
+        "no backward() and no step of a torch.optim optimizer was seen"
     )
 
 

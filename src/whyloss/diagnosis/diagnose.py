@@ -11,6 +11,7 @@ from whyloss.core.run import Run, Trace
 from whyloss.core.series import Series
 from whyloss.diagnosis.fold import fold, rank
 from whyloss.rules import Rule, all_rules
+from whyloss.rules.rule import RUN_FOLDER
 
 CURVE_UPDATES = 20  # below that many updates a curve says nothing, and "healthy" would be a guess
 
@@ -20,7 +21,7 @@ def diagnose(run: Run, *, folder: str = "") -> Report:
     outcomes = run_rules(run)
     findings = [o for o in outcomes if isinstance(o, Finding)]
     roots, folded = fold(findings)
-    causes = tuple(_cause(f, findings, folded) for f in roots)
+    causes = tuple(_cause(f, findings, folded, folder) for f in roots)
     alarms = [f for f in roots if f.severity.alarm]
     passed = _passed(outcomes, findings)
     skipped = _skipped(outcomes, findings, passed)
@@ -56,7 +57,7 @@ def run_rules(run: Run, rules: Iterable[Rule] | None = None) -> list[Outcome]:
     return outcomes
 
 
-def _cause(finding: Finding, findings: list[Finding], folded: dict[str, str]) -> Cause:
+def _cause(finding: Finding, findings: list[Finding], folded: dict[str, str], folder: str) -> Cause:
     status: Status = "confirmed" if finding.certain else "untested" if finding.symptom else "supported"
     below = tuple(dict.fromkeys(f.name for f in findings if folded.get(f.name) == finding.name))
     return Cause(
@@ -70,7 +71,7 @@ def _cause(finding: Finding, findings: list[Finding], folded: dict[str, str]) ->
         evidence=finding.evidence,
         explains=below,
         change=finding.change,
-        verify=finding.verify,
+        verify=finding.verify.replace(RUN_FOLDER, folder or RUN_FOLDER),
     )
 
 

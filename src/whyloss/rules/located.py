@@ -11,7 +11,7 @@ from whyloss.core.location import Located, Location, NonFinite, Phase
 from whyloss.core.onset import Onset, onset
 from whyloss.core.run import Run, Trace
 from whyloss.core.sample import falling, sample_run
-from whyloss.rules.rule import Rule
+from whyloss.rules.rule import RUN_FOLDER, Rule
 
 GROWTH = 10.0  # times its level: losses and gradients of sane batches scatter by less
 GROWN = (
@@ -37,14 +37,18 @@ def located(run: Run, trace: Trace) -> Located | None:
 
 
 def look(
-    rule: Rule, run: Run, mine: Callable[[Location, int], bool], changes: Mapping[str, str] | None = None
+    rule: Rule,
+    run: Run,
+    mine: Callable[[Location, int], bool],
+    changes: Mapping[str, str] | None = None,
+    least: Severity = Severity.INFO,
 ) -> Iterator[Outcome]:
     """A finding for each trace whose location is the rule's: `mine(location, step)`. `changes`: part of a call's name →
-    what to do about it, in place of the rule's own change."""
+    what to do about it, in place of the rule's own change. `least`: its severity though later losses are finite."""
     for trace in run.traces:
         where, found = located(run, trace), onset(run, trace, GROWTH)
         if where is not None and mine(where.location, where.step):
-            yield _finding(rule, where, found, changes or {})
+            yield _finding(rule, where, found, changes or {}, least)
         elif where is not None:
             yield rule.passed(f"the first non-finite value is another one ({where.location.phase})")
         elif found is None:
@@ -53,14 +57,18 @@ def look(
             yield rule.skipped("the first non-finite value was not located")
 
 
-def _finding(rule: Rule, where: Located, found: Onset | None, changes: Mapping[str, str]) -> Outcome:
+def _weight(severity: Severity) -> int:
+    return -list(Severity).index(severity)
+
+
+def _finding(rule: Rule, where: Located, found: Onset | None, changes: Mapping[str, str], least: Severity) -> Outcome:
     location = where.location
     grew = where.step == 0 or (found is not None and bool(found.grew))
-    kept = f" The step is kept: whyloss replay <run>/{where.bundle}" if where.bundle else ""
+    kept = f" The step is kept: whyloss replay {RUN_FOLDER}/{where.bundle}" if where.bundle else ""
     return rule.finding(
         f"at update {where.step} {_clause(location)}",
         *_evidence(where),
-        severity=Severity.ERROR if found is None else found.severity,
+        severity=Severity.ERROR if found is None else max(found.severity, least, key=_weight),
         place=_place(location),
         first_step=where.step,
         certain=location.phase not in (Phase.MODEL_SIDE, Phase.OBJECTIVE_SIDE) and not location.doubts,
@@ -83,7 +91,8 @@ def _evidence(where: Located) -> Iterator[Evidence]:
         which = f"input {i}" if len(location.inputs) > 1 else "input"
         yield Evidence(f"{which} of {call}, {given.dtype}", str(given), None, "", steps)
     if location.became is not None:
-        what = "its values" if location.leaf is not None else f"result of {call}"
+        part = "gradient" if location.phase is Phase.BACKWARD else "result"
+        what = "its values" if location.leaf is not None else f"{part} of {call}"
         yield Evidence(what, str(location.became), "finite", "", steps)
     for doubt in location.doubts:
         yield Evidence("doubt", doubt, None, "", steps)
@@ -94,7 +103,10 @@ def _place(location: Location) -> Place:
 
 
 def _change(location: Location, changes: Mapping[str, str], otherwise: str) -> str:
-    """By the longest part of a name that the ATen op's or the torch function's holds."""
+    """By the longest part of a name that the ATen op's or the torch function's holds; a function of the user's own may
+    be called anything."""
+    if not location.op.startswith("torch."):
+        return otherwise
     for call in (location.aten.rpartition("::")[2], location.op.rpartition(".")[2]):
         known = [part for part in changes if part in call.lower()]
         if known:

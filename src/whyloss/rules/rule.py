@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Passed, Place, Severity, Skipped
 from whyloss.core.run import Run, Trace
 
+RUN_FOLDER = "<run>"  # in a finding's text: the report puts the run's folder there
+
 
 def threshold(default: float, *, unit: str, why: str) -> Any:
     """A dataclass field that holds a limit, with its unit and the measured reason for it."""

@@ -119,7 +119,7 @@ def _leaf(tape: Tape, leaf: Leaf, arisen: Arisen) -> Location:
         place = Place(parameter=leaf.name or None)
     else:
         place = next((op.place for op in tape.ops if leaf.index in op.inputs), Place())
-    what = f"{leaf.role.value} {leaf.name}".strip()
+    what = f"{leaf.role.value} {leaf.name if leaf.name != leaf.role.value else ''}".strip()
     if not is_nonfinite(leaf.value):
         text = f"The gradient of {what} held {bad.values} before the step's first backward."
     elif leaf.role is Role.PARAMETER:

@@ -2,6 +2,7 @@
 
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -208,7 +209,9 @@ def undisturbed(devices: Iterable[str] = ()) -> Iterator[None]:
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     _playing += 1
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the training has had them already
+            yield
     finally:
         _playing -= 1
         torch.set_default_dtype(dtype)

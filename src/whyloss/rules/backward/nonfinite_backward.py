@@ -11,6 +11,7 @@ from whyloss.rules.located import GROWN, look, sample_located
 from whyloss.rules.rule import Example, Rule, fires, silent
 
 ROOT = "Its derivative is infinite at 0: add eps inside the root, √(x + eps)."
+TOO_LARGE = "A product of gradients grew beyond its dtype on the way back: normalise or clip earlier, or use float32."
 EDGE = "Its derivative is infinite at ±1: keep the argument inside with clamp(−1 + eps, 1 − eps)."
 CHANGES = {
     "sqrt": ROOT,
@@ -25,6 +26,11 @@ CHANGES = {
     "div": "Keep the divisor away from 0 also where the result is discarded: divide by torch.where(ok, y, 1).",
     "exp": "Keep its argument small also where the result is discarded: clamp it before exp.",
     "norm_except_dim": ROOT,
+    "mul": TOO_LARGE,
+    "mm": TOO_LARGE,
+    "linear": TOO_LARGE,
+    "conv": TOO_LARGE,
+    "matmul": TOO_LARGE,
 }
 
 

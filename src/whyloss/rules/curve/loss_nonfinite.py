@@ -73,12 +73,13 @@ class LossNonfinite(Rule):
             first_step=found.step,
             certain=True,
             explained_by=ONE_STEP + GROWN if found.grew or found.step == 0 else ONE_STEP,
+            change=self.change if where is None else "See where it arose: the first non-finite value was located.",
         )
 
     def _by_update(self, where: Located, found: Onset) -> Finding:
         """All gradients were finite: the optimizer itself made a weight non-finite, one update earlier."""
         return self.finding(
-            where.location.text.rstrip("."),
+            where.location.text[:1].lower() + where.location.text[1:].rstrip("."),
             *(Evidence("the weight", str(where.location.became), "finite", "", (where.step,)),),
             severity=found.severity,
             place=where.location.place,

@@ -36,7 +36,7 @@ class DataNonfinite(Rule):
     verify = "Run again: the loss is finite past that update."
 
     def check(self, run: Run) -> Iterator[Outcome]:
-        return look(self, run, _mine)
+        return look(self, run, _mine, least=Severity.WARNING)
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
