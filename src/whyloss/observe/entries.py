@@ -1,7 +1,8 @@
 """Hooks on the modules that the training itself calls: the roots, or what it calls below a root that it never calls."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -100,6 +101,22 @@ class Entries:
             pass
         if outermost and torch.is_grad_enabled():
             self._ends(module, output)
+
+
+@contextmanager
+def unhooked(thing: Any) -> Iterator[None]:
+    """Within it a module, and what it holds, has none of our hooks."""
+    modules = list(thing.modules()) if isinstance(thing, nn.Module) else []
+    kept = [(hooks, dict(hooks)) for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks) if hooks]
+    for hooks, there in kept:
+        for key in [k for k, hook in there.items() if isinstance(hook, Hook)]:
+            del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, there in kept:
+            hooks.clear()
+            hooks.update(there)
 
 
 def _elsewhere() -> bool:

@@ -168,6 +168,7 @@ class Observer:
         for watch in list(self.watches.values()):
             if any(m is module for root in watch.roots for m in root.module.modules()):
                 watch.watch_modules(self.see, self._is_compiled, anew=True)
+                self.tapes.watch(watch, self._is_compiled)
                 if watch.sketch is not None and watch.observing:
                     watch.sketch.arm()
 
@@ -337,7 +338,7 @@ class Observer:
         record.late(watch, self._leaves)
         record.rows(watch, rows)
         for loss, gradient in watch.figures():
-            self.tapes.look(loss, gradient)
+            self.tapes.look(watch, loss, gradient)
         if watch.step == FIRST:
             for other in self._settled():
                 record.idle(other, self._leaves)
@@ -355,8 +356,7 @@ class Observer:
         watch = self._watch(optimizer)
         self._since_update = 0
         if watch is not None:
-            self.tapes.cleared(watch)
-            self.tapes.updated(watch)
+            self.tapes.skipped(watch)
             watch.skip()
             self._start().journal.event("skipped", trace=watch.index, step=watch.step)
 
@@ -483,8 +483,8 @@ class Observer:
         """The optimizer is gone: nothing of its model is held any longer."""
         if self.watches.get(key) is watch:
             del self.watches[key]
-        self.tapes.forget(watch)
         watch.release()
+        self.tapes.forget(watch)
 
     def _key(self, tensor: torch.Tensor) -> int:
         """A number for the tensor that outlives a reused id()."""

@@ -415,10 +415,10 @@ class OptimizerWatch:
         return not self._losses or bool(torch.stack([x.double() for x in self._losses]).isfinite().all())
 
     def nonfinite(self) -> bool:
-        """Whether a loss or a gradient of the coming update is not finite; False where a loss scaler looks after that.
+        """Whether a loss or a gradient of the coming update is not finite; a loss scaler looks after gradients itself.
         Waits for the device: once the update is made, what failed is gone."""
         if isinstance(getattr(self.optimizer, "found_inf", None), torch.Tensor):
-            return False
+            return not self.loss_finite
         total = self._norms.sum(dtype=torch.float64)
         for loss in self._losses:
             total = total + (loss if loss.device == total.device else loss.to(total.device))

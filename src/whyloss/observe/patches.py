@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from whyloss.observe.entries import unhooked
 from whyloss.observe.observer import Observer
 from whyloss.tape.recording import backward_options
 
@@ -44,6 +45,7 @@ class Patches:
                 self._after(kind, "step", lambda self, *a, **k: (o.scheduled, self))
         self._after(torch, "compile", lambda *a, **k: (o.compiled, m) if (m := _module(*a, **k)) is not None else None)
         self._wrap_clipping()
+        self._wrap_script()
         self._wrap_scaler(torch.amp.GradScaler)
         self._hook_steps()
 
@@ -127,6 +129,17 @@ class Patches:
             self._set(owner, "clip_grad_value_", limit)
             if hasattr(owner, "clip_grads_with_norm_"):
                 self._set(owner, "clip_grads_with_norm_", clip)
+
+    def _wrap_script(self) -> None:
+        """TorchScript would compile our hooks. It looks names up in the frame that called it, which is one further."""
+        original = torch.jit.script
+
+        @functools.wraps(original)
+        def script(obj: Any, optimize: Any = None, _frames_up: int = 0, *args: Any, **kwargs: Any) -> Any:
+            with unhooked(obj):
+                return original(obj, optimize, _frames_up + 1, *args, **kwargs)
+
+        self._set(torch.jit, "script", script)
 
     def _wrap_scaler(self, scaler: Any) -> None:
         o, step, scale = self.observer, scaler.step, scaler.scale

@@ -1,6 +1,6 @@
 """Which steps are recorded, and when; the few tapes that are kept; and the step that first turns non-finite."""
 
-import math
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,8 +15,11 @@ from whyloss.core.suspicion import Suspicion
 from whyloss.observe.activations import Guard
 from whyloss.observe.entries import Entries
 from whyloss.observe.models import compiled_wrappers
+from whyloss.observe.nonfinite import at_update, by_side, nodes_of
 from whyloss.observe.optimizer import OptimizerWatch
 from whyloss.observe.record import Record, plain
+from whyloss.observe.rows import norms
+from whyloss.observe.tensors import gradients
 from whyloss.tape.bundle import write_bundle
 from whyloss.tape.capture import Capture
 from whyloss.tape.graph import step_graph
@@ -27,12 +30,13 @@ from whyloss.tape.record import Recorder
 from whyloss.tape.recording import gradients_of
 from whyloss.tape.replay import playing
 from whyloss.tape.setup import setup_of
-from whyloss.tape.tape import Role, Tape
+from whyloss.tape.tape import Ref, Role, Tape
 
-RECORDED = frozenset((0, 1, 2, 30))  # updates of an optimizer that are recorded without being asked for
+RECORDED_FIRST = (0, 1, 2)
+RECORDED = frozenset((*RECORDED_FIRST, 30))  # updates of an optimizer that are recorded without being asked for
 MOST_BYTES = 512 * 2**20  # of all tapes that are kept
 MOST_PASSES = 64  # backward passes of one update
-MOST_NODES = 6  # named where nothing better is known
+MOST_FORWARDS = 1024  # forward passes before one backward pass
 PATIENCE = 8  # updates of other optimizers for which a recording stays open
 
 
@@ -52,6 +56,7 @@ class _Passes:
     before: Mapping[int, torch.Tensor]
     places: list[int] = field(default_factory=list)
     losses: list[torch.Tensor] = field(default_factory=list)
+    blind: bool = False  # there were gradients of which nothing is known
 
 
 @dataclass
@@ -61,6 +66,7 @@ class _Running:
     place: int | None
     losses: list[torch.Tensor]
     before: Mapping[int, torch.Tensor]
+    blind: bool = False
 
 
 @dataclass
@@ -69,6 +75,7 @@ class _Known:
 
     names: dict[int, tuple[torch.Tensor, Role, str]]
     paths: dict[int, str] = field(default_factory=dict)
+    roots: dict[int, nn.Module] = field(default_factory=dict)  # of each module
     modules: list[nn.Module] = field(default_factory=list)
 
 
@@ -95,10 +102,14 @@ class Tapes:
         self._gradients: dict[int, int | None] = {}
         self._running: _Running | None = None
         self._waited: dict[tuple[int, int], int] = {}  # (trace, step) → updates of others while it was to be recorded
+        self._unseen: list[weakref.ref[nn.Module]] = []  # compiled modules whose compiled call is not known yet
         self._touched = False
-        self._ends: list[Any] = []  # nodes from which the last backward pass began
+        self._nodes: list[str] = []  # of autograd, with which the last backward pass began
         self._asked = 0  # steps that are still to be recorded
-        self._refused: set[str] = set()
+        self._forwards = 0  # forward passes since the last backward pass
+        self._last: int | None = None  # id of the module that was last called
+        self._refused = ""  # why no step is recorded any longer
+        self._limits: set[str] = set()  # told
         self._located = False
 
     # -- what the observer tells
@@ -112,11 +123,14 @@ class Tapes:
             closed: tuple[str, ...] = ()
             for path, module in root.module.named_modules():
                 known.paths[id(module)] = root.path(path)
+                known.roots[id(module)] = root.module
                 known.modules.append(module)
                 if compiled(module):
                     closed = (*closed, path)
                     self._watch_compiled(module)
-                elif not any(path == c or path.startswith(f"{c}." if c else "") for c in closed):
+                if any(path == c or path.startswith(f"{c}." if c else "") for c in closed):
+                    self._entries.forget([module])
+                else:
                     self._entries.watch([module])
             for name, buffer in root.module.named_buffers():
                 known.names.setdefault(id(buffer), (buffer, Role.BUFFER, root.path(name)))
@@ -139,8 +153,11 @@ class Tapes:
     def _watch_compiled(self, module: nn.Module) -> None:
         if getattr(module, "_compiled_call_impl", None) is not None:
             self._entries.watch_compiled(module, "_compiled_call_impl", self._compiled_call)
-        for wrapper in compiled_wrappers(module):
+        wrappers = compiled_wrappers(module)
+        for wrapper in wrappers:
             self._entries.watch_compiled(wrapper, "forward", self._compiled_call)
+        if getattr(module, "_compiled_call_impl", None) is None and not wrappers:
+            self._unseen.append(weakref.ref(module))  # torch.compile has been called, and has not returned to it
 
     def _compiled_call(self, run: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         if self._recorder is not None and not playing():
@@ -151,9 +168,9 @@ class Tapes:
         """The next step that begins is recorded."""
         self._asked += 1
 
-    def look(self, loss: float, gradient: float) -> None:
+    def look(self, watch: OptimizerWatch, loss: float, gradient: float) -> None:
         """The figures of an update: where they are suspicious, the next step is recorded."""
-        if self._suspicion.look(loss, gradient):
+        if self._suspicion.look(watch.index, loss, gradient):
             self._asked += 1
 
     @property
@@ -166,7 +183,7 @@ class Tapes:
     def backward_begins(self, given: Any, options: Mapping[str, Any]) -> None:
         if any(w.evaluated for w in self._watches.values()):
             return  # a closure's first evaluation is the step
-        self._running, self._ends = None, [t.grad_fn for t in tensors(given) if t.grad_fn is not None]
+        self._running, self._nodes, self._forwards = None, nodes_of(given), 0
         if self._recorder is not None:
             place = self._recorder.backward_begins(given, options)
             first = any(w.index not in self._passes for w in self._watches.values())
@@ -174,28 +191,33 @@ class Tapes:
             self._running = _Running(place, [t.detach().clone() for t in tensors(given)], before)
         elif self._capture is not None:
             place = self._capture.backward_begins(given, options)
-            self._running = _Running(place, [t.detach().clone() for t in tensors(given)], {})
+            blind = any(t.grad is not None for t, _, _ in self._names.values())
+            self._running = _Running(place, [t.detach().clone() for t in tensors(given)], {}, blind)
 
     def credited(self, watch: OptimizerWatch) -> None:
         """The running backward pass belongs to this optimizer's coming update."""
         running = self._running
         if running is not None and running.place is not None:
-            passes = self._passes.setdefault(watch.index, _Passes(before=running.before))
+            passes = self._passes.setdefault(watch.index, _Passes(running.before, blind=running.blind))
             passes.places.append(running.place)
             passes.losses += running.losses
 
     def backward_done(self) -> None:
         self._entries.pass_ends()
+        unseen, self._unseen = self._unseen, []
+        for module in filter(None, (reference() for reference in unseen)):
+            self._watch_compiled(module)
         recorder, running, self._running = self._recorder, self._running, None
-        if recorder is None or running is None:
+        if recorder is not None and running is not None:
+            self._gradients = gradients_of(recorder)
+        for watch in list(self._watches.values()) if running is not None else ():
+            if watch.update is not None:  # within step(), whose closure made this pass
+                self._judge(watch, self._spoilt)
+        most = max((len(p.places) for p in self._passes.values()), default=0)
+        if self._recorder is not None and (self._recorder.broken or most > MOST_PASSES):
+            self._refuse(self._recorder.broken or f"it has more than {MOST_PASSES} backward passes")
+        elif most > MOST_PASSES:
             self._bound()
-            return
-        self._gradients = gradients_of(recorder)
-        for watch in self._watches.values():
-            if watch.update is not None:
-                self._finish(watch)
-        if recorder.broken or any(len(p.places) > MOST_PASSES for p in self._passes.values()):
-            self._refuse(recorder.broken or f"it has more than {MOST_PASSES} backward passes")
 
     def _bound(self) -> None:
         """Backward passes without an update are not held for ever."""
@@ -219,19 +241,39 @@ class Tapes:
 
     def before_update(self, watch: OptimizerWatch) -> None:
         """The gradients of the update are there, the parameters still those that they were computed from."""
-        tape = self._finish(watch) if self._recorder is not None else None
-        if not self._located and watch.nonfinite():
-            self._located = True
+        self._judge(watch, OptimizerWatch.nonfinite)
+
+    def skipped(self, watch: OptimizerWatch) -> None:
+        """A loss scaler leaves the update out. That is no alarm, unless the loss itself is not finite."""
+        if not watch.loss_finite:
+            self._judge(watch, lambda _: True)
+        self.cleared(watch)
+        self.updated(watch)
+
+    def _judge(self, watch: OptimizerWatch, nonfinite: Callable[[OptimizerWatch], bool]) -> None:
+        """Keeps the tape of a coming update if its step was chosen; the first non-finite one is located."""
+        alarm = not self._located and nonfinite(watch)
+        chosen = self._wants(watch)
+        tape = self._proved(watch) if self._recorder is not None and (chosen or alarm) else None
+        if tape is not None and chosen:
+            self._note(watch, tape)
+        if alarm:
             self._tell(watch, tape)
-            self._let_go()
         self._passes.pop(watch.index, None)
 
+    def _spoilt(self, watch: OptimizerWatch) -> bool:
+        """Whether a loss or a gradient that there is now is not finite."""
+        return not (watch.loss_finite and bool(norms(gradients(watch.parameters())).isfinite().all()))
+
     def updated(self, watch: OptimizerWatch) -> None:
-        self._touched, self._ends = False, []
+        self._touched, self._nodes = False, []
+        if self._last is None and watch.step == max(RECORDED_FIRST) + 1 and self._options.most_bytes:
+            self._limit("no forward pass of a module was seen")
         if self._recorder is None:
             if self._capture is not None:
                 self._capture.updated()
             return
+        self._recorder.leave()
         self._recorder.updated()
         for other in self._watches.values():
             if other is not watch and self._wants(other):
@@ -240,24 +282,27 @@ class Tapes:
             self._close()
 
     def finish(self) -> None:
-        """The training ends. If it ends at a loss that is not finite, before the update, that is located still."""
-        for watch in self._watches.values():
-            passes = self._passes.get(watch.index)
-            if passes is not None and not all(bool(x.isfinite().all()) for x in passes.losses):
-                self._tell_at_end(watch)
-        unspent = self._capture.unspent if self._capture is not None else None
-        if self._capture is None or unspent is None or bool(unspent[1].isfinite().all()):
+        """The training ends. If it ends before an update that would not be finite, that is located still."""
+        for watch in list(self._watches.values()):
+            if watch.index in self._passes and not self._located and self._spoilt(watch):
+                self._judge(watch, lambda _: True)
+        log = self.listening
+        if self._located or log is None or log.numbers.scalar is None:
             return
-        place = self._capture.backward_missing(unspent[0])
-        for watch in self._watches.values():
-            if place is not None and watch.roots:
-                self._passes[watch.index] = _Passes({}, [place], [unspent[1]])
-                self._tell_at_end(watch)
+        number, value = log.numbers.scalar
+        owner = next((w for w in self._watches.values() if self._last in self._known[w.index].paths), None)
+        place = self._backward_missing(number) if owner is not None and not value.isfinite().all() else None
+        if owner is not None and place is not None:
+            self._gradients = {}  # there are none
+            self._passes[owner.index] = _Passes({}, [place], [value], blind=True)
+            self._judge(owner, lambda _: True)
 
-    def _tell_at_end(self, watch: OptimizerWatch) -> None:
-        if not self._located:
-            self._located = self._touched = True
-            self._tell(watch, self._finish(watch) if self._recorder is not None else None)
+    def _backward_missing(self, number: int) -> int | None:
+        """The program looked at its loss and stopped: the place of what it would have gone on with."""
+        if self._recorder is None:
+            return self._capture.backward_missing(number) if self._capture is not None else None
+        self._recorder.leave()
+        return self._recorder.log_backward((Ref(number),), {})
 
     def release(self) -> list[nn.Module]:
         """Lets go of everything that belongs to the training; the modules that had a hook."""
@@ -271,10 +316,13 @@ class Tapes:
     def _call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if any(w.evaluated for w in self._watches.values()) or self._evaluating(module):
             return
+        self._last, self._forwards = id(module), self._forwards + 1
         if self._recorder is None and any(self._wants(w) and not w.backwards for w in self._watches.values()):
-            self._drop()
-            self._passes = {}
+            self._let_go()
             self._recorder = Recorder(self._names, self._paths, most_bytes=self._options.most_bytes)
+            self._forwards = 1
+        if self._forwards > MOST_FORWARDS:
+            self._give_up()
         if self._recorder is not None:
             self._recorder.start()
             self._recorder.enter()
@@ -289,7 +337,8 @@ class Tapes:
 
     def _evaluating(self, module: nn.Module) -> bool:
         """A forward pass in eval mode, with gradients on by oversight, of a model that is trained in train mode."""
-        return not module.training and any(w.trains for w in self._watches.values())
+        root = next((k.roots[id(module)] for k in self._known.values() if id(module) in k.roots), module)
+        return not (module.training or root.training) and any(w.trains for w in self._watches.values())
 
     # -- recordings
 
@@ -300,16 +349,37 @@ class Tapes:
         waited = self._waited.get((watch.index, watch.step), 0)
         return chosen and waited < PATIENCE
 
-    def _finish(self, watch: OptimizerWatch) -> Tape | None:
-        """Proves the tape of an optimizer's coming update, keeps it, and writes down its graph."""
-        passes, recorder, optimizer = self._passes.pop(watch.index, None), self._recorder, watch.optimizer
-        if passes is None or recorder is None or optimizer is None:
+    def _proved(self, watch: OptimizerWatch) -> Tape | None:
+        """The tape of an optimizer's coming update; None, and no further recordings, where there can be none."""
+        passes, recorder = self._passes.get(watch.index), self._recorder
+        if passes is None or recorder is None or watch.optimizer is None:
             return None
         recorder.leave()
-        tape = self._tape(watch, recorder, passes.places, passes.before)
-        if tape is None:
+        state = _bytes(watch.optimizer.state.values()) < self._options.most_bytes / 4
+        try:
+            tape = self._tape(watch, recorder, passes.places, passes.before, state=state)
+        except ValueError as error:
+            self._refuse(str(error))
             return None
-        tape = prove(tape, passes.losses, self._gradients)
+        arriving = torch._C._current_graph_task_id() != -1  # the optimizer steps amid a backward pass
+        return prove(tape, passes.losses, None if arriving or not self._gradients else self._gradients)
+
+    def _tape(
+        self,
+        watch: OptimizerWatch,
+        recorder: Recorder,
+        places: list[int],
+        before: Mapping[int, torch.Tensor] | None = None,
+        *,
+        state: bool,
+    ) -> Tape:
+        assert watch.optimizer is not None
+        root = watch.roots[0].module if watch.roots else None
+        setup = setup_of(watch.optimizer, recorder, state=state)
+        return recorder.tape(places, before=before, step=watch.step, trace=watch.index, setup=setup, root=root)
+
+    def _note(self, watch: OptimizerWatch, tape: Tape) -> None:
+        """Keeps a tape, and writes down its graph."""
         self._asked = max(0, self._asked - 1) if watch.step not in RECORDED else self._asked
         self._keep(tape)
         try:
@@ -318,20 +388,6 @@ class Tapes:
             self._refuse(f"no room for their graphs: {error.strerror or error}")
         if watch.step in self._options.bundles:
             self._write(tape)
-        return tape
-
-    def _tape(
-        self, watch: OptimizerWatch, recorder: Recorder, places: list[int], before: Mapping[int, torch.Tensor]
-    ) -> Tape | None:
-        assert watch.optimizer is not None
-        state = _bytes(watch.optimizer.state.values()) < self._options.most_bytes / 4
-        root = watch.roots[0].module if watch.roots else None
-        try:
-            setup = setup_of(watch.optimizer, recorder, state=state)
-            return recorder.tape(places, before=before, step=watch.step, trace=watch.index, setup=setup, root=root)
-        except ValueError as error:
-            self._refuse(str(error))
-            return None
 
     def _keep(self, tape: Tape) -> None:
         """The first and the last tapes, as many as there is room for."""
@@ -342,8 +398,20 @@ class Tapes:
     def _refuse(self, reason: str) -> None:
         """No further step is recorded: what was in the way of one will be in the way of the next."""
         self._close()
-        if reason not in self._refused:
-            self._refused.add(reason)
+        self._refused = self._refused or reason
+        self._limit(reason)
+
+    def _give_up(self) -> None:
+        """This one step is not recorded: its backward pass does not come."""
+        for watch in self._watches.values():
+            if self._recorder is not None and self._wants(watch):
+                self._waited[watch.index, watch.step] = PATIENCE
+                self._limit(f"one has more than {MOST_FORWARDS} forward passes before a backward pass")
+        self._close()
+
+    def _limit(self, reason: str) -> None:
+        if reason not in self._limits:
+            self._limits.add(reason)
             self._record().journal.event("limit", reason=f"steps could not be recorded: {reason}")
 
     def _close(self) -> None:
@@ -361,56 +429,39 @@ class Tapes:
     def _drop(self) -> None:
         if self._capture is not None:
             self._capture.clear()
-        self._touched, self._ends = False, []
+        self._touched, self._nodes = False, []
 
     # -- the step that turned non-finite
 
     def _tell(self, watch: OptimizerWatch, tape: Tape | None) -> None:
         """Locates the first non-finite value of the coming update and writes it down, with a bundle of the step."""
+        self._located = True
         location, bundle = Location(phase=Phase.NONE, text="It could not be located."), ""
         try:
             tape = tape or self._again(watch)
-            location = _at_update(watch, locate(tape))
+            location = at_update(self._watches.values(), locate(tape))
             bundle = self._write(tape)
         except Exception as error:  # noqa: BLE001 - whatever the model's code raises when it runs once more
             location = replace(location, doubts=(f"the step could not be run again: {error}",))
-        if location.phase is Phase.NONE:
-            location = self._by_side(watch, location)
+        finite = self._capture.finite if self._capture is not None else None
+        if location.phase is Phase.NONE and finite is not None and not watch.loss_finite:
+            location = by_side(location, finite=finite, nodes=self._nodes)
         self._record().journal.event(
             "nonfinite", trace=watch.index, step=watch.step, location=plain(location), bundle=bundle
         )
+        self._let_go()
 
     def _again(self, watch: OptimizerWatch) -> Tape:
         """The tape of a step that was not recorded while it ran. ValueError where it can't be run once more."""
-        capture = self._capture
-        if capture is None or watch.optimizer is None:
-            msg = "no forward pass of its model was seen"
+        capture, passes = self._capture, self._passes.get(watch.index, _Passes({}))
+        if capture is None:
+            raise ValueError(self._refused or "no forward pass of its model was seen")
+        if torch._C._current_graph_task_id() != -1:
+            msg = "the optimizer steps within backward"
             raise ValueError(msg)
-        passes = self._passes.get(watch.index, _Passes({}))
         recorder, places, _ = capture.record(passes.places, self._options.most_bytes)
-        root = watch.roots[0].module if watch.roots else None
-        setup = setup_of(watch.optimizer, recorder, state=True)
-        tape = recorder.tape(places, step=watch.step, trace=watch.index, setup=setup, root=root)
-        return prove(tape, passes.losses, None if self._touched else gradients_of(recorder))
-
-    def _by_side(self, watch: OptimizerWatch, location: Location) -> Location:
-        """At least on which side of the model's output it lies."""
-        finite = self._capture.finite if self._capture is not None else None
-        if finite is None or watch.loss_finite:
-            return location
-        phase = Phase.OBJECTIVE_SIDE if finite else Phase.MODEL_SIDE
-        where = "finite: the loss made of it is not" if finite else "already non-finite"
-        nodes = f" Backward begins with {', '.join(self._nodes())}." if self._ends else ""
-        return replace(location, phase=phase, text=f"The output of the model is {where}.{nodes}")
-
-    def _nodes(self) -> list[str]:
-        """Names of the autograd nodes next to the loss."""
-        names: list[str] = []
-        node = self._ends[-1]
-        while node is not None and len(names) < MOST_NODES:
-            names.append(node.name())
-            node = node.next_functions[0][0] if node.next_functions else None
-        return names
+        tape = self._tape(watch, recorder, places, state=True)
+        return prove(tape, passes.losses, None if self._touched or passes.blind else gradients_of(recorder))
 
     def _write(self, tape: Tape) -> str:
         """The name of the bundle; "" where it can't be written, which the journal says."""
@@ -419,31 +470,6 @@ class Tapes:
         except (WhylossError, OSError) as error:
             self._record().journal.event("limit", reason=f"no bundle of update {tape.step}: {error}")
             return ""
-
-
-def _at_update(watch: OptimizerWatch, found: Location) -> Location:
-    """A parameter that is non-finite before a step: the update before made it so."""
-    if found.phase is not Phase.LEAF or found.leaf is None or found.leaf.role != Role.PARAMETER or not watch.step:
-        return found
-    place, why = watch.step_place, _why(watch)
-    text = (
-        f"The update of step {watch.step - 1} left {found.leaf.values} in {found.leaf.name}{f': {why}' if why else ''}."
-    )
-    return replace(found, phase=Phase.UPDATE, text=text, place=replace(place, parameter=found.leaf.name))
-
-
-def _why(watch: OptimizerWatch) -> str:
-    """What of the optimizer's settings makes an update non-finite; "" nothing that can be told."""
-    for g, group in enumerate(watch.groups):
-        for name, value in group.items():
-            if isinstance(value, float | torch.Tensor) and not math.isfinite(float(value)):
-                return f"{name} of its group {g} is {float(value)}"
-        kinds = {p.dtype for p in group["params"] if p.dtype in (torch.float16, torch.bfloat16)}
-        for kind in kinds:
-            eps = group.get("eps")
-            if isinstance(eps, float) and float(torch.tensor(eps, dtype=kind)) == 0:
-                return f"eps={eps:g} is 0 in {str(kind).removeprefix('torch.')}"
-    return ""
 
 
 def _bytes(states: Iterable[Any]) -> int:

@@ -130,8 +130,10 @@ class Capture:
         """Parameters were changed. What is left are passes of other modules, whose results are still there: a later
         loss can be made of them, as that of a generator after the update of its critic."""
         self.pause()
-        alive = self.log.numbers.alive().keys()
-        left = [c for c in self._calls if c.found.unchanged and not alive.isdisjoint(c.outputs)]
+        left = [c for c in self._calls if c.found.unchanged]
+        if left:
+            alive = self.log.numbers.alive().keys()
+            left = [c for c in left if not alive.isdisjoint(c.outputs)]
         if not left or self.log.broken:
             self.clear()
             return

@@ -103,7 +103,7 @@ class Recorder(TorchFunctionMode):
         if not self.on:
             self.on, self._thread = True, threading.get_ident()
             self._attempt(self._patch)
-            self.enter()
+            self.stop() if self.broken else self.enter()
 
     def stop(self) -> None:
         """Calls are no longer recorded; leaves nothing behind, whatever the user put on the stack since."""
