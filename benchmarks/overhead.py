@@ -347,7 +347,8 @@ def recorded(model: str, steps: int) -> Recorded:
     idle, bare, found = run("idle"), run("bare"), run("recorded")
     recording, tape = found["recording"] / found["bare"], found["tape"] / found["bare"]
     peaks = [r["peak_bytes"] - idle["peak_bytes"] for r in (found, bare)]
-    return Recorded(model, recording + tape, recording, tape, peaks[0] / peaks[1], peaks[0], RECORDED_BARS.get(model))
+    memory = peaks[0] / peaks[1] if peaks[1] > 0 else float("nan")  # small steps fit into what importing torch took
+    return Recorded(model, recording + tape, recording, tape, memory, peaks[0], RECORDED_BARS.get(model))
 
 
 # -- reporting

@@ -459,7 +459,7 @@ class Tapes:
         if torch._C._current_graph_task_id() != -1:
             msg = "the optimizer steps within backward"
             raise ValueError(msg)
-        recorder, places, _ = capture.record(passes.places, self._options.most_bytes)
+        recorder, places = capture.record(passes.places, self._options.most_bytes)
         tape = self._tape(watch, recorder, places, state=True)
         return prove(tape, passes.losses, None if self._touched or passes.blind else gradients_of(recorder))
 

@@ -97,11 +97,6 @@ class Capture:
         self.pause()
         return None if place is None else self._over + place
 
-    @property
-    def unspent(self) -> tuple[int, torch.Tensor] | None:
-        """Number and value of the last scalar that wants a gradient, if no backward call came after it: the loss."""
-        return self.log.numbers.scalar
-
     def backward_missing(self, number: int) -> int | None:
         """Notes a backward call of this scalar, which the program did not make; its place."""
         place: int | None = self.log.guarded(self.log.log_backward, (Ref(number),), {})
@@ -146,9 +141,8 @@ class Capture:
 
     # -- once more
 
-    def record(self, backwards: Iterable[int], most_bytes: float) -> tuple[Recorder, list[int], list[torch.Tensor]]:
-        """A full recording of the step, run once more from what it found; the places of these backward calls in it, and
-        their losses.
+    def record(self, backwards: Iterable[int], most_bytes: float) -> tuple[Recorder, list[int]]:
+        """A full recording of the step, run once more from what it found, and the places of these backward calls in it.
 
         Runs the forward code of the modules: nothing of torch is changed by that, the buffers included. ValueError,
         with the reason, where the step can't be run again; what the code raises passes through.
@@ -167,7 +161,7 @@ class Capture:
                 self.finite = run.finite
         if self.log.broken:
             raise ValueError(self.log.broken)
-        return full, run.places, run.losses
+        return full, run.places
 
 
 class _Once:
@@ -178,7 +172,6 @@ class _Once:
         self.env: dict[int, Any] = {n: alive.get(n, leaf.value) for n, leaf in log.leaves.items() if not leaf.carried}
         self.devices = {str(t.device) for t in self.env.values() if t.device.type == "cuda"}
         self.places: list[int] = []
-        self.losses: list[torch.Tensor] = []
         self.finite: bool | None = None
         self._ops = [] if log.broken else log.ops
         self._full, self._calls, self._over, self._backwards = full, list(calls), over, backwards
@@ -220,7 +213,6 @@ class _Once:
         place = self._full.backward_begins(given, options)
         if place is not None:
             self.places.append(place)
-            self.losses += [t.detach().clone() for t in given]
 
 
 def _in_context(context: Context, run: Any, args: Any, kwargs: Any) -> Any:
