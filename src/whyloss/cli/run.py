@@ -69,7 +69,8 @@ def _end_of_options(args: Sequence[str]) -> int:
     default=512,
     show_default=True,
     metavar="MIB",
-    help="Memory for recorded steps; a step that needs more is not recorded. 0 records none.",
+    help="Memory for recorded steps; a step that needs more is not recorded. 0 records "
+    "none, and locates no non-finite value.",
 )
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
 @report_options

@@ -252,7 +252,7 @@ class Tapes:
 
     def _judge(self, watch: OptimizerWatch, nonfinite: Callable[[OptimizerWatch], bool]) -> None:
         """Keeps the tape of a coming update if its step was chosen; the first non-finite one is located."""
-        alarm = not self._located and nonfinite(watch)
+        alarm = self._options.most_bytes > 0 and not self._located and nonfinite(watch)
         chosen = self._wants(watch)
         tape = self._proved(watch) if self._recorder is not None and (chosen or alarm) else None
         if tape is not None and chosen:

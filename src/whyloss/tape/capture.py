@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from whyloss.core.finding import Place
+from whyloss.core.lines import place_at
 from whyloss.tape.compiled import Parts, Surroundings, parts_of
 from whyloss.tape.numbers import Named, Unrecordable, tensors
 from whyloss.tape.record import Recorder
@@ -194,7 +195,7 @@ class _Once:
         if any(r.index not in self.env for r in _refs((call.args, call.kwargs))):
             raise Unrecordable("a module is given a tensor with a graph that was not recorded")
         args, kwargs = (_swapped(tree, lambda r: self.env[r.index], Ref) for tree in (call.args, call.kwargs))
-        self._full.outer = call.place
+        self._full.outer = place_at(call.place.file, call.place.line)
         with call.found.again(), _eager():
             made = list(tensors(_in_context(call.context, call.module, args, kwargs)))
         if len(made) != len(call.outputs):
