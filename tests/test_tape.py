@@ -293,6 +293,16 @@ def test_one_recorder_over_several_steps():
     assert len([leaf for leaf in recorder.leaves.values() if leaf.name == "head.weight"]) == 3
 
 
+def test_a_replay_leaves_running_statistics_on_the_tape_alone():
+    """Batch norm writes them in its kernel, without a new version of the tensor."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    with recording(model) as step:
+        model(torch.randn(8, 3)).sum().backward()
+    tape = step.tape()
+    assert torch.equal(tape.named("1.running_mean").value, torch.zeros(4))
+    assert torch.equal(tape.named("1.running_var").value, torch.ones(4))
+
+
 def test_without_copies_leaves_are_the_tensors_themselves():
     model, x, y = plain()
     recorder = Recorder(names_of(model), paths_of(model), copy=False)

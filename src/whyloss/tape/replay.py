@@ -13,6 +13,7 @@ import torch
 from whyloss.tape.generators import GENERATOR
 from whyloss.tape.tape import BACKWARD, Context, Drawn, Leaf, Op, Ref, Tape, mapped
 
+KEEP_STATISTICS = ("batch_norm", "instance_norm")
 _playing = 0
 
 
@@ -62,7 +63,7 @@ class Player:
     def __init__(self, tape: Tape, keep: Iterable[int] = ()) -> None:
         self.tape, self.keep = tape, frozenset(keep)
         changed = {n for op in tape.ops for n in op.changed}
-        self._copied = changed | _views_changed(tape, changed)
+        self._copied = changed | _views_changed(tape, changed) | _silently_changed(tape)
         self._last = _last_uses(tape, self.keep | set(tape.losses) | set(tape.leaves))
         self._autocast = Autocast(tape)
         self._leaves: dict[int, torch.Tensor] = {}
@@ -190,6 +191,12 @@ def _views_changed(tape: Tape, changed: Iterable[int]) -> set[int]:
         if n in made:
             stack += [i for i in made[n].inputs if _may_share(tape, n, i)]
     return found & tape.leaves.keys()
+
+
+def _silently_changed(tape: Tape) -> set[int]:
+    """Running statistics: their kernels write them without a new version, so that recording does not notice."""
+    given = {n for op in tape.ops if op.name.endswith(KEEP_STATISTICS) for n in op.inputs}
+    return {n for n in given & tape.leaves.keys() if not tape.leaves[n].requires_grad}
 
 
 def _may_share(tape: Tape, a: int, b: int) -> bool:
