@@ -1,5 +1,6 @@
 """Choosing and claiming the folder of a run, never one that holds another run."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -74,7 +75,8 @@ def replace_file(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
         os.replace(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
 
 

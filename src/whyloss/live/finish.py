@@ -1,7 +1,6 @@
 """The end of a run: diagnose what was journalled and leave the report beside it."""
 
 import contextlib
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from whyloss.core.report import Report
 from whyloss.core.run import Run
 from whyloss.diagnosis import diagnose
 from whyloss.journal import add_end, read_run
+from whyloss.journal.folder import replace_file
 from whyloss.report import short_path, write_json
 
 REPORT = "report.json"
@@ -68,12 +68,8 @@ def _ended(run: Run, folder: Path, end: str, error: str) -> Run:
 
 def _write(path: Path, text: str) -> str:
     """Replaces the file as a whole; why not, where that fails."""
-    temporary = path.with_suffix(".json.new")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        replace_file(path, text.encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         return error.strerror or str(error)
     return ""

@@ -12,8 +12,8 @@ import torch
 
 from whyloss.core.finding import Place
 from whyloss.core.statistics import Statistics
+from whyloss.core.step_graph import BACKWARD as BACKWARD
 
-BACKWARD = "torch.autograd.backward"
 READS = frozenset(
     f"torch.Tensor.{name}"
     for name in ("item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__complex__")
