@@ -438,7 +438,8 @@ def test_an_unobserved_step_takes_the_gradient_norms_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("step", [4, 33])
 def test_nothing_is_read_one_by_one(tmp_path, monkeypatch, step):
-    """No .item() anywhere; one figure before the update, which must not be made blindly, and one transfer after it."""
+    """No .item() anywhere; one figure before the update, which must not be made blindly, and one transfer after it. The
+    numbers of the batch are read where a GPU is not waited for."""
     calls = []
     for name in ("item", "tolist", "cpu", "__float__", "__bool__"):
         original = getattr(torch.Tensor, name)
@@ -453,7 +454,7 @@ def test_nothing_is_read_one_by_one(tmp_path, monkeypatch, step):
             optimizer.zero_grad()
             F.cross_entropy(model(batch()[0]), batch()[1]).backward()
             optimizer.step()
-        assert calls == ["__float__", "cpu"]
+        assert calls == ["tolist", "__float__", "cpu"]
 
 
 def test_a_sketch_costs_a_copy_or_two_a_module(tmp_path):

@@ -87,7 +87,9 @@ class Report:
     passed: tuple[Passed, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     training: Training
-    metrics: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)  # run.log(): first, last
+    metrics: Mapping[str, tuple[float | None, float | None]] = field(
+        default_factory=dict
+    )  # run.log() and loss/eval[i]: first, last
     cost: Cost
     folder: str = ""
 

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.finding import Place
 from whyloss.core.location import Located
 from whyloss.core.series import Floats, Series, Steps, absent, not_observed
@@ -227,7 +228,9 @@ class Run:
     pending: tuple[Pending, ...] = ()
     skipped_updates: tuple[tuple[int, int], ...] = ()  # (trace, step) that a loss scaler left out
     located: tuple[Located, ...] = ()  # where steps first turned non-finite
-    metrics: Mapping[str, Series] = field(default_factory=dict)  # given by run.log()
+    metrics: Mapping[str, Series] = field(default_factory=dict)  # given by run.log(); loss/eval[i] of evaluation i
+    fed: Fed | None = None  # the training batches that were looked at
+    evaluations: tuple[Evaluation, ...] = ()
     facts: Facts = Facts()
 
     @property

@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from whyloss.core.errors import NothingToJudge
+from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.finding import Place
 from whyloss.core.location import Located
 from whyloss.core.run import Call, Module, Objective, Tensor
@@ -122,6 +123,8 @@ KINDS: dict[str, type] = {
     "skipped": SkippedUpdate,
     "metrics": Metrics,
     "nonfinite": Located,
+    "fed": Fed,
+    "evaluation": Evaluation,
     "limit": Limit,
     "detached": Detached,
     "end": End,

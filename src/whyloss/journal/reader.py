@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from whyloss.core.errors import NothingToJudge
+from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.location import Located
 from whyloss.core.run import Facts, Module, Pending, Run, Table, Trace
 from whyloss.core.series import NOT_OBSERVED, Series
@@ -59,6 +60,8 @@ def read_run(folder: str | Path, rank: int | None = None) -> Run:
         pending=tuple(_pending(w) for w in of(events, Waiting)),
         skipped_updates=tuple((s.trace, s.step) for s in of(events, SkippedUpdate)),
         located=tuple(of(events, Located)),
+        fed=next(reversed(of(events, Fed)), None),
+        evaluations=tuple({e.index: e for e in of(events, Evaluation)}.values()),
         metrics=_metrics(folder, rank, events),
         facts=_facts(events, traces, lost),
     )

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from whyloss.observe.activations import Guard, Hook
+from whyloss.observe.feed import Feed
 from whyloss.tape.patches import Patches
 from whyloss.tape.replay import playing
 
@@ -16,12 +17,17 @@ SETTLED = 3  # backward passes after which only those modules keep a hook that w
 
 
 class Entries:
-    """Tells `begins(module, args, kwargs)` and `ends(module, output)` of each outermost forward pass with gradients."""
+    """Tells `begins(module, args, kwargs)` and `ends(module, output)` of each outermost forward pass with gradients;
+    the feed is told of those without, too."""
 
     def __init__(
-        self, guard: Guard, begins: Callable[[nn.Module, Any, Any], None], ends: Callable[[nn.Module, Any], None]
+        self,
+        guard: Guard,
+        begins: Callable[[nn.Module, Any, Any], None],
+        ends: Callable[[nn.Module, Any], None],
+        feed: Feed | None = None,
     ) -> None:
-        self._begins, self._ends = begins, ends
+        self._begins, self._ends, self._feed = begins, ends, feed
         self._before, self._after = Hook(guard, self._enter), Hook(guard, self._leave)
         self._handles: dict[int, tuple[nn.Module, list[Any]]] = {}
         self._entered: set[int] = set()
@@ -89,9 +95,12 @@ class Entries:
         if _elsewhere():
             return
         self._inside.append(id(module))
-        if len(self._inside) == 1 and torch.is_grad_enabled():
-            self._entered.add(id(module))
-            self._begins(module, args, kwargs)
+        if len(self._inside) == 1:
+            if self._feed is not None:
+                self._feed.begins(module, args, kwargs)
+            if torch.is_grad_enabled():
+                self._entered.add(id(module))
+                self._begins(module, args, kwargs)
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         if _elsewhere() or id(module) not in self._inside:
@@ -99,8 +108,11 @@ class Entries:
         outermost = self._inside[0] == id(module) and self._inside.count(id(module)) == 1
         while self._inside and self._inside.pop() != id(module):
             pass
-        if outermost and torch.is_grad_enabled():
-            self._ends(module, output)
+        if outermost:
+            if self._feed is not None:
+                self._feed.ends()
+            if torch.is_grad_enabled():
+                self._ends(module, output)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from whyloss.core.errors import WhylossError
 from whyloss.core.finding import Place
 from whyloss.core.lines import place_at, user_line
+from whyloss.observe.feed import Feed
 from whyloss.observe.graph import loss_ops, nodes
 from whyloss.observe.leaves import Leaves, Marks, deposited, marks
 from whyloss.observe.models import Root, find_roots
@@ -61,7 +62,8 @@ class Observer:
         self.folder, self.every, self.rank, self.given = folder, every, rank, models
         self.record: Record | None = None
         self.watches: dict[int, OptimizerWatch] = {}
-        self.tapes = Tapes(self.see, self._start, self.watches, tapes)
+        self.feed = Feed(self.see, lambda: self.record, self._updates, lambda module: self.tapes.path_of(module))
+        self.tapes = Tapes(self.see, self._start, self.watches, tapes, self.feed)
         self.active = True
         self.failure: str | None = None
         self.on_detach: Callable[[], None] = lambda: None
@@ -126,6 +128,7 @@ class Observer:
     def _let_go(self) -> None:
         """Removes every hook and every reference to what belongs to the training."""
         try:
+            self.feed.release()
             self.tapes.release()
             for watch in list(self.watches.values()):
                 watch.release()
@@ -174,6 +177,7 @@ class Observer:
 
     def backward_begins(self, loss: Any, options: Mapping[str, Any]) -> None:
         self._start()
+        self.feed.backward_begins()
         if not self.watches:
             self._find_optimizers()
         running = self._running = Backward(loss, *user_line())
@@ -231,6 +235,7 @@ class Observer:
         for watch in reached if running.before and (reached or running.credited) else watches:
             self._credit(watch, running)
         self.tapes.backward_done()
+        self.feed.backward_done()
         if (self._since_update >= 2 and self._since_update & (self._since_update - 1) == 0) or self._backwards == 1:
             self._pending()
 
@@ -334,6 +339,7 @@ class Observer:
         self._spent_before = self._spent
         rows = watch.after_step(self.seconds, spent)
         self.tapes.updated(watch)
+        self.feed.updated()
         record = self._start()
         record.late(watch, self._leaves)
         record.rows(watch, rows)
@@ -360,13 +366,17 @@ class Observer:
             watch.skip()
             self._start().journal.event("skipped", trace=watch.index, step=watch.step)
 
+    def _updates(self) -> int:
+        """The updates of the optimizer that has made most."""
+        return max((w.step for w in self.watches.values()), default=0)
+
     def steps(self, optimizer: Any) -> int:
         """The updates of an optimizer so far."""
         watch = self.watches.get(id(optimizer))
         return watch.step if watch is not None else 0
 
     def metrics(self, values: dict[str, float], step: int | None) -> None:
-        at = max((w.step for w in self.watches.values()), default=0) if step is None else step
+        at = self._updates() if step is None else step
         self._start().journal.event("metrics", step=at, values=values)
 
     def finish(self, how: str, error: str = "") -> None:
@@ -376,6 +386,7 @@ class Observer:
         record = self.record
         if record is not None:
             self.tapes.finish()
+            self.feed.finish()
             record.drain()
             if self._since_update:
                 self._pending()

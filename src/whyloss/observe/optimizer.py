@@ -19,7 +19,7 @@ from whyloss.observe.calls import Calls
 from whyloss.observe.leaves import Leaves
 from whyloss.observe.models import Root, owned_parameters
 from whyloss.observe.rows import Row, fetch, norms
-from whyloss.observe.targets import Targets
+from whyloss.observe.targets import LABELS, Targets
 from whyloss.observe.tensors import dense, describe, gradients, keep_start, readable, stray, with_start
 
 FIRST = 20  # updates that are observed in full, one by one
@@ -183,7 +183,7 @@ class OptimizerWatch:
         rates = [f"lr[{g}]" for g in range(len(self.groups))]
         update = [*UPDATE_COLUMNS, *CLIP_COLUMNS, *rates, "grad/leftover", "grad/total", "found-inf"]
         update += [f"grad/norm[{n}]" for n in names]
-        sample = ["objective/value", "target/entropy", "target/variance"]
+        sample = ["objective/value", *LABELS, "target/variance"]
         sample += [f"weight/norm[{n}]" for n in names]
         sample += [f"update/norm[{t.name}]" for t, _ in self.tensors if t.in_optimizer]
         sample += [f"rows/spread[{n}]" for n in weights] + [f"gradient/dead_rows[{n}]" for n in weights]

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from whyloss.observe.entries import unhooked
 from whyloss.observe.observer import Observer
@@ -43,7 +45,9 @@ class Patches:
         for kind in list(vars(schedulers).values()):
             if isinstance(kind, type) and issubclass(kind, schedulers.LRScheduler) and "step" in vars(kind):
                 self._after(kind, "step", lambda self, *a, **k: (o.scheduled, self))
+        self._after(torch, "compile", lambda *a, **k: (o.feed.compiles,))
         self._after(torch, "compile", lambda *a, **k: (o.compiled, m) if (m := _module(*a, **k)) is not None else None)
+        self._wrap_loaders()
         self._wrap_clipping()
         self._wrap_script()
         self._wrap_scaler(torch.amp.GradScaler)
@@ -105,6 +109,18 @@ class Patches:
             self._see(o.optimizer_ready, optimizer)
 
         self._set(Optimizer, "__init__", init)
+
+    def _wrap_loaders(self) -> None:
+        o, original = self.observer, DataLoader.__iter__
+
+        @functools.wraps(original)
+        def iterate(loader: Any) -> Any:
+            iterator = original(loader)
+            self._see(o.feed.iterates, loader, iterator)
+            return iterator
+
+        self._set(DataLoader, "__iter__", iterate)
+        self._after(_BaseDataLoaderIter, "__next__", lambda iterator: (o.feed.gives, iterator))
 
     def _wrap_clipping(self) -> None:
         o, module = self.observer, torch.nn.utils.clip_grad

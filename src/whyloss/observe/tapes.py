@@ -14,6 +14,7 @@ from whyloss.core.location import Location, Phase
 from whyloss.core.suspicion import Suspicion
 from whyloss.observe.activations import Guard
 from whyloss.observe.entries import Entries
+from whyloss.observe.feed import Feed
 from whyloss.observe.models import compiled_wrappers
 from whyloss.observe.nonfinite import at_update, by_side, nodes_of
 from whyloss.observe.optimizer import OptimizerWatch
@@ -88,10 +89,11 @@ class Tapes:
         record: Callable[[], Record],
         watches: Mapping[int, OptimizerWatch],
         options: TapeOptions,
+        feed: Feed,
     ) -> None:
         self.kept: list[Tape] = []
         self._record, self._watches, self._options = record, watches, options
-        self._entries = Entries(guard, self._call_begins, self._call_ends)
+        self._entries = Entries(guard, self._call_begins, self._call_ends, feed)
         self._suspicion = Suspicion()
         self._recorder: Recorder | None = None
         self._capture: Capture | None = None
@@ -163,6 +165,10 @@ class Tapes:
         if self._recorder is not None and not playing():
             return self._recorder.compiled_call(run, module, args, kwargs)
         return run(*args, **kwargs)
+
+    def path_of(self, module: nn.Module) -> str:
+        """In its model; "" where it is the model, or not known."""
+        return self._paths.get(id(module), "")
 
     def record_next(self) -> None:
         """The next step that begins is recorded."""

@@ -5,6 +5,15 @@ import torch
 from whyloss.observe.graph import LossOp
 from whyloss.observe.rows import Row
 
+LABELS = (
+    "target/entropy",
+    "target/batch_entropy",
+    "target/share",
+    "target/classes",
+    "target/lowest",
+    "target/highest",
+    "target/count",
+)
 MOST_ELEMENTS = 2**20  # of one example; larger targets are pooled as one
 
 
@@ -13,6 +22,7 @@ class Targets:
 
     def __init__(self) -> None:
         self._counts: torch.Tensor | None = None  # how often each class was seen; for BCE: negative, positive mass
+        self._batch: torch.Tensor | None = None  # the counts of the last batch
         self._sums: torch.Tensor | None = None  # [count, Σ, Σ²] of (target − first target), per element of an example
         self._shift: torch.Tensor | None = None
 
@@ -38,6 +48,7 @@ class Targets:
     def _pool_counts(self, counts: torch.Tensor) -> None:
         same = self._counts is not None and self._counts.shape == counts.shape
         self._counts = self._counts + counts if same and self._counts is not None else counts
+        self._batch = counts
 
     def _moments(self, target: torch.Tensor) -> None:
         flat = target.double().reshape(target.shape[0] if target.ndim else 1, -1)
@@ -51,11 +62,27 @@ class Targets:
         away = flat - self._shift
         self._sums += torch.stack([torch.full_like(away[0], len(away)), away.sum(0), (away * away).sum(0)])
 
+    def _labels(self, counts: torch.Tensor) -> torch.Tensor:
+        """In the order of LABELS."""
+        share = counts / counts.sum().clamp_min(1)
+        batch = self._batch / self._batch.sum().clamp_min(1) if self._batch is not None else share
+        seen = (counts > 0).double()
+        places = torch.arange(len(counts), dtype=torch.float64, device=counts.device)
+        found = (
+            torch.special.entr(share).sum(),
+            torch.special.entr(batch).sum(),
+            share.max(),
+            seen.sum(),
+            torch.where(counts > 0, places, float(len(counts))).min(),
+            (places * seen).max(),
+            counts.sum(),
+        )
+        return torch.stack(found)
+
     @torch.no_grad()
     def put(self, row: Row, columns: dict[str, int]) -> None:
         if self._counts is not None:
-            share = self._counts / self._counts.sum().clamp_min(1)
-            row.later([columns["target/entropy"]], torch.special.entr(share).sum())
+            row.later([columns[c] for c in LABELS], self._labels(self._counts))
         if self._sums is not None:
             count, total, square = self._sums
             row.later([columns["target/variance"]], (square / count - (total / count) ** 2).clamp_min(0).mean())

@@ -105,7 +105,7 @@ def _tail(report: Report) -> Iterable[tuple[str, str]]:
         yield ("not judged" if i == 0 else "", f"{rules}: {reason}")
     yield ("training", _training(report.training))
     for name, (first, last) in report.metrics.items():
-        yield ("", f"{name} {_number(first)} → {_number(last)} (from run.log)")
+        yield ("", f"{name} {_number(first)} → {_number(last)} ({_origin(name)})")
     yield ("cost", _cost(report.cost))
     if report.folder:
         yield ("run", report.folder)
@@ -183,3 +183,7 @@ def _cost(c: Cost) -> str:
         "" if c.share_of_later_steps is None else f", {100 * c.share_of_later_steps:.2g}% of the steps after the first"
     )
     return f"observing took {c.observer_seconds:.2f} s of {c.seconds:.2f} s: {c.first_step_seconds:.2f} s once{share}"
+
+
+def _origin(metric: str) -> str:
+    return "seen while the script evaluated" if metric.startswith("loss/eval[") else "from run.log"
