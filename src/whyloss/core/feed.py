@@ -28,6 +28,10 @@ class Fed:
     distinct: int  # of these examples
     size: int = 0  # of the largest batch
     repeated: int = 0  # passes whose whole batch came before in the same round of a loader, though others differed
+    constant: int = 0  # passes of two examples and more that were all equal
+    twins: int = 0  # examples that were equal to another one of their batch
+    same_slice: int = 0  # passes given the slice of a larger tensor that was cut anew and is the one of the pass before
+    whole: int = 0  # examples in that larger tensor
     of_loader: int = 0  # passes whose batch came from a loader
     loader: Loader | None = None  # the one that most of them came from
 

@@ -17,7 +17,8 @@ class Severity(StrEnum):
 
 
 class Boundary(StrEnum):
-    """Where training first goes wrong, in the order in which a step passes them."""
+    """Where training first goes wrong, in the order in which a step passes them; then what numbers over time show, and
+    evaluation."""
 
     DATA = "data"
     FORWARD = "forward"
@@ -25,6 +26,7 @@ class Boundary(StrEnum):
     BACKWARD = "backward"
     UPDATE = "update"
     CURVE = "curve"
+    EVALUATION = "evaluation"
 
     @property
     def order(self) -> int:

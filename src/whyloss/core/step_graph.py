@@ -43,6 +43,7 @@ COPIES = _names("new_tensor tensor")
 FLAT = _names("bernoulli ceil fix floor floor_divide heaviside normal poisson round sgn sign trunc")
 INDEXING = _names("cummax cummin kthvalue max median min mode nanmedian sort topk")  # they return indices, too
 WITHOUT_DERIVATIVE = _names("bincount histc nextafter")
+NORMS = _names("batch_norm group_norm instance_norm layer_norm local_response_norm normalize rms_norm")
 LIKE = _names("""
     empty_like full_like ones_like rand_like randint_like randn_like zeros_like
     new_empty new_full new_ones new_tensor new_zeros
@@ -376,6 +377,24 @@ class StepGraph:
         affine = {k: state for k, op in enumerate(self.ops) if (state := self._affine_input(k)) is not None}
         pairs = (self._pair(k, state, affine) for k, state in affine.items())
         return tuple(pair for pair in pairs if pair is not None)
+
+    @cached_property
+    def entries(self) -> tuple[tuple[Op, Leaf], ...]:
+        """Affine calls that are given data as it came into the step, with the leaf; looking through calls that only
+        reshape, cast or pick."""
+        found = []
+        for k, op in enumerate(self.ops):
+            state = self._affine_input(k)
+            while state is not None and (before := self._through(state)) is not None:
+                state = before
+            source = self._source(state) if state is not None else None
+            if isinstance(source, Leaf) and source.role not in ("parameter", "buffer"):
+                found.append((op, source))
+        return tuple(found)
+
+    def following(self, op: Op) -> tuple[Op, ...]:
+        """The calls that are given what the call made, looking through none."""
+        return tuple(other for other in self.ops if not set(op.outputs).isdisjoint(other.inputs))
 
     def _affine_input(self, k: int) -> State | None:
         """What an affine call multiplies with a weight; None where the call is none, or multiplies no weight."""

@@ -1,6 +1,7 @@
 """Follows what the outermost modules are given: training batches, and passes without gradients that evaluate."""
 
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -73,10 +74,12 @@ class Feed:
         self._pending: list[tuple[Numbers | None, _Source | None]] = []
         self._waiting: deque[tuple[Numbers, Callable[[list[int]], None]]] = deque()
         self._trained: set[int] = set()
+        self._slice: tuple[weakref.ref[torch.Tensor], tuple[Any, ...]] | None = None
         self._fed = Fed(passes=0, examples=0, distinct=0)
         self._origins: dict[int, int] = {}  # id of a source → training batches that came from it
         self._groups: dict[Any, _Group] = {}
         self._group: _Group | None = None  # of the sweep that is running
+        self._swept = 0  # passes of that sweep
         self._at: tuple[Any, ...] = ()  # where its last pass was called
         self._searching: Draws | None = None
 
@@ -170,13 +173,27 @@ class Feed:
 
     def _training_pass(self, args: Any, kwargs: Any) -> None:
         source, self._fresh = self._fresh, None
+        self._look_at_slice(args)
         if self._looking and len(self._pending) <= MOST_PENDING:
             self._pending.append((example_numbers(args, kwargs), source))
+
+    def _look_at_slice(self, args: Any) -> None:
+        """A batch cut out of a larger tensor at each pass, always at the same place."""
+        batch = args[0] if args and isinstance(args[0], torch.Tensor) and args[0].ndim else None
+        before, self._slice = self._slice, None
+        if batch is None or batch._base is None or not len(batch):
+            return
+        size = batch.numel() * batch.element_size()
+        whole = batch.untyped_storage().nbytes() * len(batch) // size if size else 0
+        self._slice = weakref.ref(batch), (batch.data_ptr(), batch._version, tuple(batch.shape))
+        if before is not None and before[0]() is not batch and before[1] == self._slice[1] and whole >= 2 * len(batch):
+            self._fed = replace(self._fed, same_slice=self._fed.same_slice + 1, whole=whole)
 
     def _train_on(self, source: _Source | None, numbers: list[int]) -> None:
         if not self._looking:
             return
         self._trained.update(numbers)
+        kinds = len(set(numbers))
         whole = hash(tuple(numbers))
         if source is not None:
             self._origins[id(source)] = self._origins.get(id(source), 0) + 1
@@ -186,6 +203,8 @@ class Feed:
             examples=self._fed.examples + len(numbers),
             distinct=len(self._trained),
             size=max(self._fed.size, len(numbers)),
+            constant=self._fed.constant + (kinds == 1 and len(numbers) > 1),
+            twins=self._fed.twins + len(numbers) - kinds,
             repeated=self._fed.repeated + (source is not None and whole in source.seen),
             of_loader=self._fed.of_loader + (source is not None),
         )
@@ -212,7 +231,8 @@ class Feed:
         before, facts = self._group, group.facts
         if before is not group:
             self._sweep_ends()
-            self._group, group.last = group, None
+            self._group, group.last, self._swept = group, None, 0
+        self._swept += 1
         self._losses.watch()
         group.facts = facts = replace(
             facts,
@@ -280,7 +300,7 @@ class Feed:
         value, calls = self._losses.take()
         group.facts = replace(group.facts, losses=group.facts.losses + calls)
         record = self._record()
-        if record is not None and value is not None:
+        if record is not None and value is not None and calls >= self._swept:  # else a part of it was not seen
             record.journal.metrics(self._updates(), {eval_loss_name(group.facts.index): value})
         if group.facts.sweeps & (group.facts.sweeps - 1) == 0 and group.facts.sweeps > group.written:
             self._write(group)

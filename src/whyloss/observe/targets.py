@@ -22,7 +22,7 @@ class Targets:
 
     def __init__(self) -> None:
         self._counts: torch.Tensor | None = None  # how often each class was seen; for BCE: negative, positive mass
-        self._batch: torch.Tensor | None = None  # the counts of the last batch
+        self._batch: torch.Tensor | None = None  # the counts since the last row
         self._sums: torch.Tensor | None = None  # [count, Σ, Σ²] of (target − first target), per element of an example
         self._shift: torch.Tensor | None = None
 
@@ -48,7 +48,8 @@ class Targets:
     def _pool_counts(self, counts: torch.Tensor) -> None:
         same = self._counts is not None and self._counts.shape == counts.shape
         self._counts = self._counts + counts if same and self._counts is not None else counts
-        self._batch = counts
+        more = self._batch is not None and self._batch.shape == counts.shape
+        self._batch = self._batch + counts if more and self._batch is not None else counts
 
     def _moments(self, target: torch.Tensor) -> None:
         flat = target.double().reshape(target.shape[0] if target.ndim else 1, -1)
@@ -83,6 +84,7 @@ class Targets:
     def put(self, row: Row, columns: dict[str, int]) -> None:
         if self._counts is not None:
             row.later([columns[c] for c in LABELS], self._labels(self._counts))
+            self._batch = None
         if self._sums is not None:
             count, total, square = self._sums
             row.later([columns["target/variance"]], (square / count - (total / count) ** 2).clamp_min(0).mean())
