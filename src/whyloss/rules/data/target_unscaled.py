@@ -22,7 +22,7 @@ class TargetUnscaled(Rule):
 
     ## What it detects
     At the first recorded step, the targets of a squared or absolute error spread more than `spread` times as wide as
-    the predictions, or their mean lies more than `away` deviations (theirs or the predictions', whichever is larger) from
+    the predictions, or their mean lies more than `away` deviations (the larger ones) from
     the predictions; and the run suffers: it ends above half of the loss of the best constant prediction, or above half
     of its first loss.
     ## Why it matters
