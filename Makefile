@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format schema tape-table docs bench clean
+.PHONY: demo test lint format schema tape-table cause-pages bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
@@ -32,7 +32,11 @@ schema: $(VENV)/.installed ## write docs/schema again from the report's types
 tape-table: $(VENV)/.installed ## write the table of docs/tape.md again from the steps in tests/tape_models.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/tape_table.py
 
-bench: $(VENV)/.installed ## what observing costs, how fast a tape trains, who locates non-finite values
+cause-pages: $(VENV)/.installed ## write docs/causes again from the rules
+	$(BIN)/python tests/cause_pages.py
+
+bench: $(VENV)/.installed ## who names the cause, what observing costs, how fast a tape trains, who locates non-finite values
+	$(BIN)/python benchmarks/detection.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/tape_speed.py
 	$(BIN)/python benchmarks/nonfinite.py

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cause_pages
 from whyloss import read_run
 from whyloss.journal.events import KINDS
 from whyloss.journal.rows import HEAD, LIMIT, RowWriter, read_table, thin_type
@@ -60,3 +61,9 @@ def test_the_document_names_every_event_and_the_limits():
 def test_the_schema_is_the_one_that_the_types_give():
     """Else: .venv/bin/python -m whyloss.report.schema > docs/schema/report-1.json"""
     assert (DOCS / "schema" / "report-1.json").read_text(encoding="utf-8") == schema_text()
+
+
+def test_the_pages_of_causes_are_what_the_rules_say():
+    """`make cause-pages` writes them."""
+    written = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "causes").glob("*.md")}
+    assert written == cause_pages.pages()
