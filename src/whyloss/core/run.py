@@ -98,9 +98,16 @@ class Table:
 
     def series(self, column: str) -> Series | None:
         """The observed samples of a column; None where there is no such column or nobody ever looked."""
-        index = self.columns.get(column)
-        if index is None:
-            return None
+        if column not in self._read and column in self.columns:
+            self._read[column] = self._series(self.columns[column])
+        return self._read.get(column)
+
+    @cached_property
+    def _read(self) -> dict[str, Series | None]:
+        """Columns that were asked for: many rules ask for the same."""
+        return {}
+
+    def _series(self, index: int) -> Series | None:
         values = np.ascontiguousarray(self.values[:, index])
         seen = ~(not_observed(values) | absent(values))
         if not seen.any():

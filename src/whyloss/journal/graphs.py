@@ -1,6 +1,7 @@
 """The graph of a recorded step on disk: one JSON file, written whole."""
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ def read_graph(folder: Path, trace: int, step: int, rank: int) -> StepGraph:
     path = folder / graph_name(trace, step, rank)
     begin = f"the recorded step {step} is left out: {path.name}"
     try:
-        graph = _from_bytes(path.read_bytes())
+        state = path.stat()
+        graph = _read(path, state.st_mtime_ns, state.st_size)
     except OSError as error:
         msg = f"{begin} can't be read ({error.strerror})"
         raise NothingToJudge(msg) from error
@@ -37,6 +39,12 @@ def read_graph(folder: Path, trace: int, step: int, rank: int) -> StepGraph:
         msg = f"{begin} holds step {graph.step} of optimizer {graph.trace}"
         raise NothingToJudge(msg)
     return graph
+
+
+@lru_cache(maxsize=128)
+def _read(path: Path, changed: int, size: int) -> StepGraph:
+    """Once for each state of the file: while a training runs its journal is read again and again."""
+    return _from_bytes(path.read_bytes())
 
 
 def _from_bytes(data: bytes) -> StepGraph:

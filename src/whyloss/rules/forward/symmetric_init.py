@@ -74,8 +74,8 @@ class SymmetricInit(Rule):
         way, norm = trace.signal(f"update/norm[{t.name}]"), trace.signal(f"weight/norm[{t.name}]")
         if spread is None or way is None or norm is None:
             return False
-        moved = np.array([way.values[way.steps < s].sum() for s in spread.steps])
-        at = np.array([norm.values[max(int(np.searchsorted(norm.steps, s, "right")) - 1, 0)] for s in spread.steps])
+        moved = np.r_[0.0, np.cumsum(way.values)][np.searchsorted(way.steps, spread.steps)]
+        at = norm.values[np.maximum(np.searchsorted(norm.steps, spread.steps, "right") - 1, 0)]
         reach = self.share * moved / np.where(at > 0, at, np.nan)
         equal = (moved == 0) | (spread.high == 0) | (spread.high <= reach)
         start = bool(np.all(spread.high[: self.looks] <= self.rounding))
