@@ -1,5 +1,6 @@
 """What the model was given: its training batches and what it is evaluated on. Examples are told by fingerprint."""
 
+import re
 from dataclasses import dataclass
 
 from whyloss.core.finding import Place
@@ -32,6 +33,7 @@ class Fed:
     twins: int = 0  # examples that were equal to another one of their batch
     same_slice: int = 0  # passes given the slice of a larger tensor that was cut anew and is the one of the pass before
     whole: int = 0  # examples in that larger tensor
+    slice_place: Place = Place()  # the line that passed it on
     of_loader: int = 0  # passes whose batch came from a loader
     loader: Loader | None = None  # the one that most of them came from
 
@@ -78,24 +80,26 @@ class Evaluation:
         return self.distinct > 0 and self.shared <= 0.05 * self.distinct
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        return tuple((p.source or "").lower() for p in self.places)
-
-    @property
     def named(self) -> bool:
-        """Whether a line or the name of a function that led there calls it an evaluation."""
-        return any(word in text for text in (*self.lines, *map(str.lower, self.functions)) for word in EVALUATION)
+        """Whether a line or the name of a function that led there speaks of an evaluation."""
+        return any(EVALUATION.search(text) for text in (*self._lines, *self.functions))
 
     @property
     def claims_held_out(self) -> bool:
         """Whether a line or a function's name speaks of data held out, and no line of the training data."""
-        if any("train" in line.replace(".train(", "") for line in self.lines):
+        if any("train" in line.replace(".train(", "") for line in self._lines):
             return False
-        return any(word in text for text in (*self.lines, *map(str.lower, self.functions)) for word in HELD_OUT)
+        return any(HELD_OUT.search(text) for text in (*self._lines, *self.functions))
+
+    @property
+    def _lines(self) -> tuple[str, ...]:
+        return tuple((p.source or "").lower() for p in self.places)
 
 
-HELD_OUT = ("valid", "val_", "_val", "val(", "xval", "test", "held", "holdout", "unseen")
-EVALUATION = (*HELD_OUT, "eval", "accuracy", "metric", "score", "predict", "infer")
+HELD_OUT = re.compile(r"valid|val_|_val|(?<![a-z])x?val(?![a-z])|(?<![a-z])test|held|hold_?out|unseen", re.IGNORECASE)
+EVALUATION = re.compile(
+    rf"{HELD_OUT.pattern}|eval|accura|(?<![a-z])acc(?![a-z])|metric|score|predict|infer|argmax|correct", re.IGNORECASE
+)
 
 
 def eval_loss_name(index: int) -> str:

@@ -187,7 +187,8 @@ class Feed:
         whole = batch.untyped_storage().nbytes() * len(batch) // size if size else 0
         self._slice = weakref.ref(batch), (batch.data_ptr(), batch._version, tuple(batch.shape))
         if before is not None and before[0]() is not batch and before[1] == self._slice[1] and whole >= 2 * len(batch):
-            self._fed = replace(self._fed, same_slice=self._fed.same_slice + 1, whole=whole)
+            place = self._fed.slice_place if self._fed.same_slice else place_at(*user_line())
+            self._fed = replace(self._fed, same_slice=self._fed.same_slice + 1, whole=whole, slice_place=place)
 
     def _train_on(self, source: _Source | None, numbers: list[int]) -> None:
         if not self._looking:

@@ -71,12 +71,12 @@ class DuplicateBatches(Rule):
             f"each step cuts the same slice out of the data: {fed.distinct} of {fed.whole} examples are used",
             Evidence("distinct examples", fed.distinct, fed.whole),
             Evidence("passes with the slice of the pass before", fed.same_slice, None),
-            place=Place(),
+            place=fed.slice_place,
         )
 
     def _within_a_round(self, fed: Fed) -> Finding | None:
         loader = fed.loader
-        if loader is None or loader.replacement or "Weighted" in loader.sampler or fed.size < 2:
+        if loader is None or loader.replacement or "Weighted" in loader.sampler or fed.size < 2 or fed.constant:
             return None
         if fed.repeated < max(4, self.share * fed.of_loader):
             return None
@@ -108,5 +108,6 @@ class DuplicateBatches(Rule):
             silent("near miss: all data at once", run({"examples": 32, "rounds": 100}, distinct=32)),
             silent("near miss: with replacement", run({"replacement": True}, repeated=40)),
             silent("near miss: two batches that came twice", run(repeated=2)),
+            silent("near miss: batches of zeros, which are no copies of each other", run(repeated=90, constant=100)),
             silent("near miss: too short", run(passes=4)),
         )
