@@ -21,6 +21,7 @@ from tape_models import CASES
 from whyloss import read_run
 from whyloss.core.finding import Place
 from whyloss.core.sample import sample_run
+from whyloss.core.sample_graph import F, SampleGraph, T
 from whyloss.core.statistics import Statistics
 from whyloss.core.step_graph import BACKWARD, CutKind, Leaf, Op, StepGraph, Value
 from whyloss.journal import Journal
@@ -30,48 +31,7 @@ from whyloss.tape.recording import recording
 from whyloss.tape.replay import replay
 from whyloss.tape.tape import BACKWARD as TAPE_BACKWARD
 
-F = "torch.nn.functional."
-T = "torch.Tensor."
 PARAMETER = st.sampled_from(["parameter", "buffer", "input", "target", "constant"])
-
-
-class Step:
-    """Writes a graph down call by call; a tensor is its number."""
-
-    def __init__(self):
-        self.values, self.leaves, self.ops, self.aside = {}, [], [], []
-
-    def value(self, shape, dtype="float32", requires_grad=False, **more):
-        number = len(self.values)
-        self.values[number] = Value(shape=shape, dtype=dtype, requires_grad=requires_grad, **more)
-        return number
-
-    def leaf(self, role, name, *shape, dtype="float32", **more):
-        requires_grad = more.pop("requires_grad", role == "parameter")
-        number = self.value(shape, dtype, requires_grad)
-        self.leaves.append(Leaf(value=number, role=role, name=name, **more))
-        return number
-
-    def call(self, name, *inputs, shape=(8, 4), dtype="float32", live=None, aside=False, out=None, **more):
-        """The number of its one result; `out=()` for none. It requires grad where an input does, unless `live` says."""
-        tensors = more.pop("tensors", None) or {str(i): n for i, n in enumerate(inputs)}
-        if out is None:
-            passes = any(self.values[n].requires_grad for n in tensors.values()) and more.get("grad", True)
-            out = (self.value(shape, dtype, passes if live is None else live),)
-        (self.aside if aside else self.ops).append(Op(name=name, tensors=tensors, outputs=out, **more))
-        return out[0] if out else None
-
-    def linear(self, x, name, **more):
-        weight = self.leaf("parameter", f"{name}.weight", 4, 4)
-        return self.call(F + "linear", tensors={"input": x, "weight": weight}, **more)
-
-    def loss(self, kind, x, y, **arguments):
-        return self.call(F + kind, tensors={"input": x, "target": y}, shape=(), arguments=arguments)
-
-    def graph(self, *losses, backward=True, **more):
-        end = (Op(name=BACKWARD, tensors={f"tensors[{i}]": n for i, n in enumerate(losses)}),) if backward else ()
-        parts = {"ops": (*self.ops, *end), "aside": tuple(self.aside), "leaves": tuple(self.leaves)}
-        return StepGraph(values=self.values, losses=losses, **parts, **more)
 
 
 def kinds(ops):
@@ -84,7 +44,7 @@ def names(leaves):
 
 def classifier(middle=lambda step, x: x, last=lambda step, x: x):
     """linear, `middle`, linear, `last`, cross-entropy."""
-    step = Step()
+    step = SampleGraph()
     x, y = step.leaf("input", "x", 8, 4), step.leaf("target", "", 8, dtype="int64")
     hidden = middle(step, step.linear(x, "a"))
     logits = last(step, step.linear(hidden, "b"))
@@ -167,7 +127,7 @@ def test_a_penalty_on_the_weights_hides_no_loss():
 
 
 def test_a_hand_written_loss_has_ends_and_no_loss_op():
-    step = Step()
+    step = SampleGraph()
     x, y = step.leaf("input", "x", 8, 4), step.leaf("target", "", 8, 4)
     out = step.linear(x, "a")
     loss = step.call(T + "mean", step.call(T + "__pow__", step.call(T + "sub", out, y)), shape=())
@@ -178,7 +138,7 @@ def test_a_hand_written_loss_has_ends_and_no_loss_op():
 
 
 def test_a_loss_inside_the_model_is_none_of_the_step():
-    step = Step()
+    step = SampleGraph()
     x, y = step.leaf("input", "x", 8, 4), step.leaf("target", "", 8, 4)
     energy = step.loss("mse_loss", x, x)
     loss = step.call(T + "mean", step.call(T + "sub", step.linear(energy, "a"), y), shape=())
@@ -186,7 +146,7 @@ def test_a_loss_inside_the_model_is_none_of_the_step():
 
 
 def test_prediction_and_target_given_the_other_way_round():
-    step = Step()
+    step = SampleGraph()
     x, y = step.leaf("input", "x", 8, 4), step.leaf("target", "y", 8, 4)
     out = step.linear(x, "a")
     graph = step.graph(step.loss("mse_loss", y, out))
@@ -201,7 +161,7 @@ def test_a_loss_that_no_backward_call_names_is_found_by_its_number():
 
 
 def test_a_rounded_prediction_is_not_looked_through():
-    step = Step()
+    step = SampleGraph()
     x, y = step.leaf("input", "x", 8, 4), step.leaf("target", "", 8, 4)
     whole = step.call(T + "long", step.linear(x, "a"), dtype="int64", live=False)
     graph = step.graph(step.loss("mse_loss", step.call(T + "float", whole), y))
@@ -209,7 +169,7 @@ def test_a_rounded_prediction_is_not_looked_through():
 
 
 def test_a_loss_that_takes_no_target():
-    step = Step()
+    step = SampleGraph()
     x = step.leaf("input", "x", 8, 4)
     tensors = {"anchor": x, "positive": x, "negative": x}
     graph = step.graph(step.call(F + "triplet_margin_loss", tensors=tensors, shape=()))
@@ -217,7 +177,7 @@ def test_a_loss_that_takes_no_target():
 
 
 def test_producers_are_what_each_tensor_held_at_that_moment():
-    step = Step()
+    step = SampleGraph()
     x = step.leaf("input", "x", 8, 4)
     h = step.linear(x, "a")
     step.call(T + "__setitem__", h, changed=(h,), out=())
@@ -314,7 +274,7 @@ def test_the_indices_of_a_maximum_are_a_cut_where_they_are_used():
 
 
 def test_what_left_torch_is_a_cut_that_leads_nowhere():
-    step = Step()
+    step = SampleGraph()
     x, y = step.leaf("input", "x", 8, 4), step.leaf("target", "", 8, 4)
     h = step.linear(x, "a", aside=True)
     step.call(T + "numpy", step.call(T + "detach", h, live=False, aside=True), out=(), aside=True)
@@ -338,7 +298,7 @@ def test_a_cast_to_float_is_no_way_out_of_torch():
 
 
 def test_the_shape_alone_carries_no_gradient():
-    step = Step()
+    step = SampleGraph()
     x = step.leaf("input", "x", 8, 4)
     h = step.linear(x, "a")
     like = step.call("torch.zeros_like", h, live=False)
@@ -379,7 +339,7 @@ def test_a_call_that_gives_back_its_input_changes_nothing():
 
 
 def test_a_frozen_parameter_has_no_path_and_no_cut():
-    step = Step()
+    step = SampleGraph()
     x, frozen = step.leaf("input", "x", 8, 4), step.leaf("parameter", "w", 4, 4, requires_grad=False)
     out = step.call(F + "linear", x, frozen)
     graph = step.graph(step.call(T + "sum", step.call(T + "detach", step.linear(out, "a"), live=False)))
@@ -411,7 +371,7 @@ def test_backward_ends_the_graph():
 
 def filled(grad=True, through=None):
     """buffer = zeros; buffer[0] = linear(x), by way of a view or not; sum of the buffer."""
-    step = Step()
+    step = SampleGraph()
     x, h = step.leaf("input", "x", 8, 4), None
     buffer = step.call("torch.zeros")
     view = step.call(through, buffer) if through else buffer
@@ -449,7 +409,7 @@ def test_a_buffer_that_is_filled_without_grad_mode_is_a_cut():
 
 
 def test_a_copy_by_index_is_no_view():
-    step = Step()
+    step = SampleGraph()
     x = step.leaf("input", "x", 8, 4)
     base, index = step.linear(x, "a"), step.leaf("constant", "", 3, dtype="int64")
     picked = step.call(T + "__getitem__", tensors={"input": base, "key": index})
@@ -460,7 +420,7 @@ def test_a_copy_by_index_is_no_view():
 
 
 def test_scaling_in_place_without_grad_mode_leaves_the_path_of_the_tensor_itself():
-    step = Step()
+    step = SampleGraph()
     x = step.leaf("input", "x", 8, 4)
     h, scale = step.linear(x, "a"), step.linear(x, "b")
     out = step.value((8, 4), requires_grad=True)
@@ -472,7 +432,7 @@ def test_scaling_in_place_without_grad_mode_leaves_the_path_of_the_tensor_itself
 
 def test_running_statistics_are_no_path_and_no_cut():
     """A batch norm that runs twice: the second reads what the first wrote."""
-    step = Step()
+    step = SampleGraph()
     x = step.leaf("input", "x", 8, 4)
     mean, weight = step.leaf("buffer", "mean", 4), step.leaf("parameter", "bn.weight", 4)
     for name in ("a", "b"):
@@ -485,7 +445,7 @@ def test_running_statistics_are_no_path_and_no_cut():
 
 
 def test_setting_data_leaves_the_parameter_where_it_was():
-    step = Step()
+    step = SampleGraph()
     x = step.leaf("input", "x", 8, 4)
     made = step.linear(x, "a")
     weight = step.leaf("parameter", "w", 8, 4)
@@ -528,7 +488,7 @@ def test_where_two_results_meet_there_is_no_pair(merge):
 
 
 def test_products_with_a_weight_are_affine_and_others_are_not():
-    step = Step()
+    step = SampleGraph()
     x, bias = step.leaf("constant", "", 8, 4), step.leaf("parameter", "b", 4)
     weights = [step.leaf("parameter", f"w{i}", 4, 4) for i in range(2)]
     h = step.call(T + "matmul", x, weights[0])
@@ -543,7 +503,7 @@ def test_products_with_a_weight_are_affine_and_others_are_not():
 @pytest.mark.parametrize("role", ["parameter", "constant"])
 def test_a_weight_that_is_computed_from_what_is_trained_is_a_weight(role):
     """Weight normalisation, a low-rank product; of plain tensors, too."""
-    step = Step()
+    step = SampleGraph()
     x = step.leaf("input", "x", 8, 4)
     first, second = (step.leaf(role, "", 4, 4, requires_grad=True) for _ in range(2))
     made = step.call("torch.mm", first, second)
@@ -553,7 +513,7 @@ def test_a_weight_that_is_computed_from_what_is_trained_is_a_weight(role):
 
 
 def test_an_input_that_requires_grad_is_no_weight():
-    step = Step()
+    step = SampleGraph()
     x, y = step.leaf("constant", "x", 8, 4, requires_grad=True), step.leaf("target", "", 8, 4)
     h = step.linear(step.call("torch.tanh", step.linear(x, "a")), "b")
     graph = step.graph(step.call(T + "div", step.loss("mse_loss", h, y)))
@@ -563,7 +523,7 @@ def test_an_input_that_requires_grad_is_no_weight():
 
 
 def test_a_product_with_a_fixed_table_is_not_affine():
-    step = Step()
+    step = SampleGraph()
     x, table = step.leaf("input", "x", 8, 4), step.leaf("buffer", "table", 4, 4)
     h = step.call(T + "matmul", step.linear(x, "a"), table)
     assert [kinds(p.between) for p in step.graph(step.linear(h, "b")).between_affine] == [["matmul"]]
@@ -573,7 +533,7 @@ def test_a_product_with_a_fixed_table_is_not_affine():
 
 
 def difference(left, right, shape, call=T + "sub"):
-    step = Step()
+    step = SampleGraph()
     a, b = step.leaf("input", "a", *left), step.leaf("target", "b", *right)
     return step.graph(step.call(call, a, b, shape=shape)).broadcasts
 

@@ -245,7 +245,7 @@ class StepGraph:
     def tail(self) -> tuple[Op, ...]:
         """The calls that make the losses of the predictions: back from the losses to a loss function of torch, that
         included, or to what is computed with a weight, that not included."""
-        flow = self._flow
+        flow = self.flow
         calls = {k for k, op in enumerate(self.ops) if op.kind in LOSSES or not self._is_weighted(k)}
         edges = {s: before for s, before in flow.data.items() if s[0] in calls and flow.calls[s[0]].kind not in LOSSES}
         reached = {k for k, _ in _closure(flow.roots, edges)}
@@ -253,12 +253,12 @@ class StepGraph:
 
     def _is_weighted(self, k: int) -> bool:
         """Whether it computes with a weight, otherwise than element by element."""
-        return self.ops[k].kind not in ELEMENTWISE and any(self._flow.is_weight(s) for s in self._flow.reads[k])
+        return self.ops[k].kind not in ELEMENTWISE and any(self.flow.is_weight(s) for s in self.flow.reads[k])
 
     @cached_property
     def ends(self) -> tuple[Op, ...]:
         """The calls that made what backward was given. Without those losses that are leaves."""
-        return tuple(self.ops[k] for k in dict.fromkeys(k for k, _ in self._flow.roots) if k >= 0)
+        return tuple(self.ops[k] for k in dict.fromkeys(k for k, _ in self.flow.roots) if k >= 0)
 
     def prediction(self, op: Op) -> int:
         """The number of what a loss function is given as the prediction: where only its target has a gradient, the two
@@ -271,17 +271,28 @@ class StepGraph:
 
     def feeding(self, op: Op) -> Op | Leaf:
         """What made the prediction of a loss function, looking through calls that only reshape, cast or pick."""
-        return self._origin(op, self.prediction(op))
+        return self.origin(op, self.prediction(op))
 
     def target_of(self, op: Op) -> Op | Leaf | None:
         """What made its target, seen in the same way. None where it takes none."""
         number = self.target(op)
-        return None if number is None else self._origin(op, number)
+        return None if number is None else self.origin(op, number)
 
     def producers(self, op: Op) -> tuple[Op | Leaf, ...]:
         """What made each of the tensors that the call is given, in their order; changes in place count."""
-        given = self._flow.given[self._flow.place(op)]
+        given = self.flow.given[self.flow.place(op)]
         return tuple(self._source(given[n]) for n in op.inputs)
+
+    def origin(self, op: Op, number: int, through: frozenset[str] = frozenset()) -> Op | Leaf:
+        """What made a tensor that the call is given, seen in the same way, and through calls of further kinds."""
+        state = self.flow.given[self.flow.place(op)][number]
+        while (before := self._through(state, through)) is not None:
+            state = before
+        return self._source(state)
+
+    def differentiable(self, op: Op, number: int) -> bool:
+        """Whether a tensor required grad when the call was given it."""
+        return self.flow.live(self.flow.given[self.flow.place(op)][number])
 
     def _sides(self, op: Op) -> tuple[int, int | None]:
         named = op.tensors
@@ -289,31 +300,25 @@ class StepGraph:
         second = next((named[name] for name in ("target", "targets") if name in named), None)
         if second is None and "1" in named:
             second = named["1"]
-        given = self._flow.given[self._flow.place(op)]
-        if second is not None and self._flow.live(given[second]) and not self._flow.live(given[first]):
+        given = self.flow.given[self.flow.place(op)]
+        if second is not None and self.flow.live(given[second]) and not self.flow.live(given[first]):
             return second, first
         return first, second
 
     def _source(self, state: State) -> Op | Leaf:
         k, number = state
         if k >= 0:
-            return self._flow.calls[k]
-        return self._flow.leaves.get(number) or Leaf(value=number, role="constant")
+            return self.flow.calls[k]
+        return self.flow.leaves.get(number) or Leaf(value=number, role="constant")
 
-    def _origin(self, op: Op, number: int) -> Op | Leaf:
-        state = self._flow.given[self._flow.place(op)][number]
-        while (before := self._through(state)) is not None:
-            state = before
-        return self._source(state)
-
-    def _through(self, state: State) -> State | None:
+    def _through(self, state: State, more: frozenset[str]) -> State | None:
         """The state behind a call that only changes shape or type, or picks; None where another made this one."""
         k, number = state
-        op = self._flow.calls[k] if k >= 0 else None
-        if op is None or op.kind not in RESHAPES or not op.inputs:
+        op = self.flow.calls[k] if k >= 0 else None
+        if op is None or op.kind not in RESHAPES | more or not op.inputs:
             return None
         rounded = self.values[op.inputs[0]].floating and not self.values[number].floating
-        return None if rounded else self._flow.given[k][op.inputs[0]]
+        return None if rounded else self.flow.given[k][op.inputs[0]]
 
     # -- gradients
 
@@ -323,12 +328,12 @@ class StepGraph:
 
         With `backward(inputs=…)` a leaf may have a path and get no gradient.
         """
-        return tuple(leaf for leaf in self.leaves if (-1, leaf.value) in self._flow.differentiated)
+        return tuple(leaf for leaf in self.leaves if (-1, leaf.value) in self.flow.differentiated)
 
     @cached_property
     def used(self) -> tuple[Leaf, ...]:
         """The leaves that a call reads, whatever becomes of it."""
-        reads = zip(self._flow.calls, self._flow.reads, strict=True)
+        reads = zip(self.flow.calls, self.flow.reads, strict=True)
         read = {number for op, states in reads if op.name != BACKWARD for _, number in states}
         return tuple(leaf for leaf in self.leaves if leaf.value in read)
 
@@ -336,7 +341,7 @@ class StepGraph:
     def cuts(self) -> tuple[Cut, ...]:
         """All calls in which a gradient path ended, those aside included, in order. Many are as they should be: masks,
         targets, metrics."""
-        return tuple(self._cut(k) for k in self._flow.ended)
+        return tuple(self._cut(k) for k in self.flow.ended)
 
     def cut_of(self, parameter: Leaf | str) -> tuple[Cut, ...]:
         """Where the gradient paths of a leaf ended: the cuts that lead to the loss; where none does, those aside.
@@ -344,14 +349,14 @@ class StepGraph:
         Empty where a path is left, and where there was none: it is frozen, or not in the step.
         """
         starts = {(-1, leaf.value) for leaf in self.leaves if parameter in (leaf, leaf.name)}
-        if not starts or starts & self._flow.differentiated:
+        if not starts or starts & self.flow.differentiated:
             return ()
-        reached = self._flow.downstream(starts)
-        found = [self._cut(k) for k, states in self._flow.ended.items() if states & reached]
+        reached = self.flow.downstream(starts)
+        found = [self._cut(k) for k, states in self.flow.ended.items() if states & reached]
         return tuple(cut for cut in found if cut.leads) or tuple(found)
 
     def _cut(self, k: int) -> Cut:
-        flow, op = self._flow, self._flow.calls[k]
+        flow, op = self.flow, self.flow.calls[k]
         dead = [s for s in flow.written[k] if not any(e in flow.gradient[s] for e in flow.ended[k]) or not flow.live(s)]
         return Cut(op, self._kind_of_cut(op), any(s in flow.ancestors for s in dead))
 
@@ -398,21 +403,21 @@ class StepGraph:
 
     def _affine_input(self, k: int) -> State | None:
         """What an affine call multiplies with a weight; None where the call is none, or multiplies no weight."""
-        op, given = self.ops[k], self._flow.given[k]
+        op, given = self.ops[k], self.flow.given[k]
         operands = op.inputs[1:3] if op.kind in BIAS_FIRST else op.inputs[:2]
         if op.kind not in WEIGHT_SECOND | BIAS_FIRST | PRODUCTS or len(operands) < 2:
             return None
         states = [given[n] for n in operands]
-        data = [s for s in states if not self._flow.is_weight(s)]
+        data = [s for s in states if not self.flow.is_weight(s)]
         if not data:  # an input that is to have a gradient looks like a weight, too
-            data = [s for s in states if not self._flow.is_state_of_model(s)]
+            data = [s for s in states if not self.flow.is_state_of_model(s)]
         return data[0] if len(data) == 1 else None
 
     def _pair(self, second: int, state: State, affine: Mapping[int, State]) -> AffinePair | None:
         between: list[Op] = []
         while state[0] >= 0 and state[0] not in affine:
             k = state[0]
-            before = [s for s in self._flow.reads[k] if s[0] >= 0 and not self._flow.is_state_of_model(s)]
+            before = [s for s in self.flow.reads[k] if s[0] >= 0 and not self.flow.is_state_of_model(s)]
             if len(before) != 1:
                 return None
             op = self.ops[k]
@@ -438,11 +443,11 @@ class StepGraph:
         return Broadcast(op, left, right, result, prod(result) > max(prod(left), prod(right)))
 
     @cached_property
-    def _flow(self) -> "_Flow":
-        return _Flow(self)
+    def flow(self) -> "Flow":
+        return Flow(self)
 
 
-class _Flow:
+class Flow:
     """Which state was made of which: by value (`data`), and with a gradient that can flow back (`gradient`)."""
 
     def __init__(self, graph: StepGraph) -> None:
