@@ -6,6 +6,7 @@ from whyloss.core.step_graph import Op, StepGraph
 
 PROBABILITIES = frozenset(("softmax", "softmin", "gumbel_softmax"))
 SOFTMAXES = PROBABILITIES | {"log_softmax"}
+UNCHANGED = frozenset(("clamp", "clip", "nan_to_num", "dropout"))  # what leaves probabilities what they are
 SIGMOIDS = frozenset(("sigmoid", "hardsigmoid", "expit"))
 
 

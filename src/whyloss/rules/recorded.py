@@ -9,6 +9,7 @@ from whyloss.core.levels import baselines, own_loss
 from whyloss.core.run import Run, Trace
 from whyloss.core.sample import sample_run
 from whyloss.core.series import fall
+from whyloss.core.statistics import Statistics
 from whyloss.core.step_graph import Leaf, Op, StepGraph
 from whyloss.rules.rule import Rule
 
@@ -77,6 +78,10 @@ def named(source: Op | Leaf) -> str:
 def at(op: Op) -> str:
     file = (op.place.file or "").replace("\\", "/").rpartition("/")[2]
     return f"{file}:{op.place.line}" if file else op.name
+
+
+def span(looks: Statistics | None) -> str:
+    return f"{looks.low:.3g} … {looks.high:.3g}" if looks is not None else "not known"
 
 
 def way_left(trace: Trace, floor: float) -> float | None:

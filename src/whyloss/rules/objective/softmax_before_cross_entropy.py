@@ -7,12 +7,10 @@ from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.run import Trace
 from whyloss.core.sample import falling
 from whyloss.core.sample_graph import F, SampleGraph, T, figures
-from whyloss.core.softmax import PROBABILITIES, classes_axis, over_batch, softmax_floor
+from whyloss.core.softmax import PROBABILITIES, UNCHANGED, classes_axis, over_batch, softmax_floor
 from whyloss.core.step_graph import Op, StepGraph
-from whyloss.rules.recorded import Sight, at, look, named, near_floor, sample_recorded
+from whyloss.rules.recorded import Sight, at, look, named, near_floor, sample_recorded, span
 from whyloss.rules.rule import Example, Rule, fires, silent
-
-UNCHANGED = frozenset(("clamp", "clip", "nan_to_num", "dropout"))  # what leaves probabilities what they are
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def _sight(graph: StepGraph, loss: Op, number: int, where: Op, why: str, rows: b
     floor = softmax_floor(shape[classes_axis(shape)])
     evidence = [Evidence("the least loss that it can reach", floor, 0.0, "nats")]
     if looks is not None:
-        evidence.append(Evidence("what it takes for logits", f"{looks.low:.3g} … {looks.high:.3g}", "unbounded"))
+        evidence.append(Evidence("what it takes for logits", span(looks), "unbounded"))
     if rows:
         evidence.append(Evidence("rows that sum to 1", "all", "none", "rows"))
     return Sight(
