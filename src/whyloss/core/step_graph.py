@@ -290,6 +290,11 @@ class StepGraph:
             state = before
         return self._source(state)
 
+    def users(self, op: Op) -> tuple[Op, ...]:
+        """The calls on the way to a loss that read what this one made or changed."""
+        written = set(self.flow.written[self.flow.place(op)])
+        return tuple(u for u, reads in zip(self.ops, self.flow.reads, strict=False) if not written.isdisjoint(reads))
+
     def differentiable(self, op: Op, number: int) -> bool:
         """Whether a tensor required grad when the call was given it."""
         return self.flow.live(self.flow.given[self.flow.place(op)][number])
@@ -437,7 +442,7 @@ class StepGraph:
         if op.kind not in ELEMENTWISE | BROADCASTING_LOSSES or len(op.inputs) < 2:
             return None
         left, right = (self.values[n].shape for n in op.inputs[:2])
-        result = _broadcast_shape(left, right)
+        result = broadcast_shape(left, right)
         if left == right or result is None:
             return None
         return Broadcast(op, left, right, result, prod(result) > max(prod(left), prod(right)))
@@ -641,7 +646,7 @@ def _closure(starts: Iterable[State], edges: Mapping[State, tuple[State, ...]]) 
     return frozenset(found)
 
 
-def _broadcast_shape(left: Shape, right: Shape) -> Shape | None:
+def broadcast_shape(left: Shape, right: Shape) -> Shape | None:
     """None where the two don't broadcast."""
     pairs = list(_aligned(left, right))
     if any(a != b and 1 not in (a, b) for a, b in pairs):
