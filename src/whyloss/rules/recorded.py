@@ -105,6 +105,6 @@ def near_floor(trace: Trace, sight: Sight) -> str:
 def sample_recorded(*graphs: StepGraph, steps: tuple[int, ...] = (0, 1, 2, 30), updates: int = 60, **more: Any) -> Run:
     """A run with recorded steps: each graph at the steps after the one before it; the last of several at the rest."""
     updates = len(more["loss"]) if "loss" in more else updates
-    which = [graphs[min(i, len(graphs) - 1)] for i in range(len(steps))]
-    kept = tuple(replace(g, step=s) for g, s in zip(which, steps, strict=True) if s < updates)
+    which = [graphs[min(i, len(graphs) - 1)] for i in range(len(steps))] if graphs else []
+    kept = tuple(replace(g, step=s) for g, s in zip(which, steps, strict=False) if s < updates)
     return sample_run(updates, graphs=kept, **more)
