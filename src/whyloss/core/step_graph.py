@@ -465,6 +465,7 @@ class Flow:
         self.data: dict[State, tuple[State, ...]] = {}
         self.gradient: dict[State, tuple[State, ...]] = {}
         self.roots: list[State] = []
+        self._behind: dict[State, frozenset[State]] = {}
         self._live: dict[State, bool] = {}
         self._last: dict[int, int] = {}
         self._memory: dict[int, list[int]] = {}  # number → all that share its memory
@@ -571,6 +572,12 @@ class Flow:
     def ancestors(self) -> frozenset[State]:
         """All that a loss depends on."""
         return _closure(self.roots, self.data)
+
+    def behind(self, state: State) -> frozenset[State]:
+        """All that it depends on, itself included."""
+        if state not in self._behind:
+            self._behind[state] = _closure([state], self.data)
+        return self._behind[state]
 
     @cached_property
     def differentiated(self) -> frozenset[State]:

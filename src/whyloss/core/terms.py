@@ -42,7 +42,8 @@ class _Part:
 
 
 def terms(graph: StepGraph) -> tuple[Term, ...]:
-    """Back from what backward was given through sums, differences, means and constant factors."""
+    """Back from what backward was given through sums, differences, means and constant factors; no further where there
+    is no gradient any more."""
     found: dict[State, Term] = {}
     open_ = [_Part(state, 1.0, None) for state in graph.flow.roots]
     seen: set[tuple[State, float | None]] = set()
@@ -76,7 +77,7 @@ def _parts(graph: StepGraph, part: _Part) -> Iterator[_Part]:
     """What the call that made a summand adds up; nothing where it does something else."""
     k = part.state[0]
     op = graph.flow.calls[k] if k >= 0 else None
-    if op is None or op.kind in LOSSES or not op.inputs:
+    if op is None or op.kind in LOSSES or not op.inputs or not graph.flow.live(part.state):
         return
     states = [graph.flow.given[k][n] for n in op.inputs]
     kind = op.kind
