@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
+from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
 from whyloss.core.run import Run
 from whyloss.core.sample_graph import SampleGraph, T, figures
 from whyloss.core.step_graph import DETACHES, EXITS, FLAT, Leaf, Op, State, StepGraph
@@ -12,6 +12,8 @@ from whyloss.core.terms import Term, terms
 from whyloss.rules.recorded import Sight, at, look, named, sample_recorded
 from whyloss.rules.rule import Example, Rule, fires, silent
 
+SAME = 1e-5  # of a number that went through float32
+DIFFERENT = 1e-3
 PLAIN = (0.0, 1.0, -1.0, 0.5)  # numbers that need not have been read anywhere
 
 
@@ -42,7 +44,13 @@ class LossTermConstant(Rule):
     def check(self, run: Run) -> Iterator[Outcome]:
         alone = len(run.traces) + len(run.idle) == 1
         for trace in run.traces:
-            yield from look(self, trace, lambda graph: _see(graph, alone), "each term had a gradient, or needs none,")
+            numbers = list(_returned(trace.graphs)) if trace.graphs else []
+
+            def see(graph: StepGraph, numbers: list[tuple[Op, Op, float]] = numbers) -> Iterator[Sight]:
+                yield from _see(graph, alone)
+                yield from (_number_sight(*n) for n in numbers if n[0] in graph.ops)
+
+            yield from look(self, trace, see, "each term had a gradient, or needs none,")
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
@@ -70,7 +78,6 @@ def _see(graph: StepGraph, alone: bool) -> Iterator[Sight]:
     for term in parts:
         if not term.live and term.single and isinstance(term.source, Op) and term.taken is not None:
             yield from _constant(graph, term, alone)
-    yield from _numbers(graph, live)
 
 
 def _constant(graph: StepGraph, term: Term, alone: bool) -> Iterator[Sight]:
@@ -119,29 +126,63 @@ def _sight(graph: StepGraph, term: Term, cut: Op, parameter: str, *, mild: bool)
     )
 
 
-def _numbers(graph: StepGraph, live: list[Term]) -> Iterator[Sight]:
-    """A Python number that is added, and is to the last bit what was read out of a tensor of this step."""
-    added = {id(t.taken): t.taken for t in live if t.taken is not None}
-    for op in added.values():
-        number = op.arguments.get("other")
-        if not isinstance(number, float) or number in PLAIN:
-            continue
-        read = [r for r in graph.aside if r.name in EXITS and _is(graph, r, number)]
-        if read:
-            yield Sight(
-                op=read[0],
-                message=f"the number {number:.4g} that is added to the loss at {at(op)} was read out of a tensor by "
-                f"{named(read[0])}, and has no gradient",
-                evidence=(Evidence("the number added, and the one read", number, number),),
-                severity=Severity.WARNING,
-            )
+def _number_sight(op: Op, read: Op, number: float) -> Sight:
+    return Sight(
+        op=read,
+        message=f"the number {number:.4g} that is added to the loss at {at(op)} was read out of a tensor by "
+        f"{named(read)}, and has no gradient",
+        evidence=(Evidence("gradients that the term gives", 0, 1, "tensors"), Evidence("value of the term", number)),
+        severity=Severity.WARNING,
+    )
 
 
-def _is(graph: StepGraph, op: Op, number: float) -> bool:
-    looks = graph.values[op.inputs[0]].statistics if op.inputs else None
-    if looks is None or not graph.differentiable(op, op.inputs[0]):
-        return False
-    return looks.low == number == looks.high
+def _added(graph: StepGraph) -> Iterator[tuple[Op, float]]:
+    """Numbers, and constants made of them, that are added to what has a gradient."""
+    for term in terms(graph):
+        op = term.taken
+        number = op.arguments.get("other") if op is not None else None
+        if op is not None and term.live and isinstance(number, float) and number not in PLAIN:
+            yield op, number
+        if op is not None and not term.live:
+            made = [graph.values[n].statistics for k, n in graph.flow.behind(term.state) if _starts(graph, k, n)]
+            yield from ((op, looks.low) for looks in made if looks is not None and looks.low == looks.high)
+
+
+def _starts(graph: StepGraph, k: int, number: int) -> bool:
+    """Whether no tensor is behind it: a constant, or torch.tensor(number)."""
+    leaf = graph.flow.leaves.get(number)
+    return not graph.flow.calls[k].inputs if k >= 0 else leaf is not None and leaf.role == "constant"
+
+
+def _read(graph: StepGraph) -> dict[Place, list[tuple[Op, float]]]:
+    """By line: the calls that read a number out of a tensor with a gradient, and what they read."""
+    found: dict[Place, list[tuple[Op, float]]] = {}
+    for op in graph.aside:
+        looks = graph.values[op.inputs[0]].statistics if op.name in EXITS and op.inputs else None
+        if looks is not None and looks.low == looks.high and graph.differentiable(op, op.inputs[0]):
+            found.setdefault(op.place, []).append((op, looks.low))
+    return found
+
+
+def _returned(graphs: tuple[StepGraph, ...]) -> Iterator[tuple[Op, Op, float]]:
+    """Numbers that are added and were read out of the same step: equal, or in one proportion in steps that differ."""
+    added = [{op.place: (op, number) for op, number in _added(g)} for g in graphs]
+    read = [_read(g) for g in graphs]
+    for where in added[0]:
+        for line in read[0]:
+            there = [(a[where], r[line]) for a, r in zip(added, read, strict=True) if where in a and line in r]
+            once = min(len(calls) for _, calls in there)  # what was read in the steps before may stand there, too
+            pairs = [(number, sum(v for _, v in calls[-once:])) for (_, number), calls in there]
+            if all(y for _, y in pairs) and _proportional(pairs):
+                for (op, number), calls in there:
+                    yield op, calls[-1][0], number
+
+
+def _proportional(pairs: list[tuple[float, float]]) -> bool:
+    ratios = [x / y for x, y in pairs]
+    same = all(abs(r - ratios[0]) <= SAME * abs(ratios[0]) for r in ratios)
+    differ = any(abs(y - pairs[0][1]) > DIFFERENT * abs(y) for _, y in pairs)
+    return same and (differ or abs(ratios[0] - 1.0) <= SAME)
 
 
 def _step(*calls: str, on: str = "", layer: str = "head", dtype: str = "float32", **more: bool) -> StepGraph:
