@@ -316,7 +316,7 @@ class StepGraph:
             return self.flow.calls[k]
         return self.flow.leaves.get(number) or Leaf(value=number, role="constant")
 
-    def _through(self, state: State, more: frozenset[str]) -> State | None:
+    def _through(self, state: State, more: frozenset[str] = frozenset()) -> State | None:
         """The state behind a call that only changes shape or type, or picks; None where another made this one."""
         k, number = state
         op = self.flow.calls[k] if k >= 0 else None
