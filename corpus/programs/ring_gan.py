@@ -1,45 +1,62 @@
 import math
+
 import torch
 from torch import nn
 
 
-def real(n):
-    k = torch.randint(0, 6, (n,)).float() * (2 * math.pi / 6)
-    return torch.stack([k.cos(), k.sin()], 1) * 1.5 + 0.1 * torch.randn(n, 2)
+def sample_ring(n):
+    """Points on a noisy arc."""
+    angle = torch.rand(n) * math.pi
+    r = 1.0 + 0.05 * torch.randn(n)
+    return torch.stack([r * angle.cos(), r * angle.sin()], 1)
 
 
-def mmd(a, b):
-    def k(u, v):
-        return torch.exp(-(torch.cdist(u, v) ** 2) / 0.5).mean()
+class Generator(nn.Module):
+    def __init__(self, z=4, h=64):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(z, h), nn.LeakyReLU(0.2), nn.Linear(h, h), nn.LeakyReLU(0.2), nn.Linear(h, 2))
+        self.z = z
 
-    return (k(a, a) + k(b, b) - 2 * k(a, b)).item()
+    def forward(self, n):
+        return self.net(torch.randn(n, self.z))
 
 
-torch.manual_seed(8)
-G = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
-D = nn.Sequential(nn.Linear(2, 64), nn.LeakyReLU(0.2), nn.Linear(64, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
-g_opt = torch.optim.Adam(G.parameters(), lr=1e-3, betas=(0.5, 0.9))
-d_opt = torch.optim.Adam(D.parameters(), lr=2e-3, betas=(0.5, 0.9))
-bce = nn.BCEWithLogitsLoss()
-ones, zeros = torch.ones(128, 1), torch.zeros(128, 1)
+class Discriminator(nn.Module):
+    def __init__(self, h=64):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, h), nn.LeakyReLU(0.2), nn.Linear(h, h), nn.LeakyReLU(0.2), nn.Linear(h, 1))
 
-with torch.no_grad():
-    print("MMD before", mmd(G(torch.randn(1000, 4)), real(1000)))
+    def forward(self, x):
+        return self.net(x).squeeze(1)
 
-for it in range(400):
-    # discriminator
-    fake = G(torch.randn(128, 4))
-    d_loss = bce(D(real(128)), ones * 0.9) + bce(D(fake.detach()), zeros)
-    d_opt.zero_grad()
-    d_loss.backward()
-    d_opt.step()
-    # generator
-    g_loss = bce(D(G(torch.randn(128, 4))), ones)
-    g_opt.zero_grad()
-    g_loss.backward()
-    g_opt.step()
-    if it % 80 == 0:
-        print(it, round(d_loss.item(), 3), round(g_loss.item(), 3))
 
-with torch.no_grad():
-    print("FINAL MMD", mmd(G(torch.randn(1000, 4)), real(1000)))
+def main():
+    torch.manual_seed(2)
+    G, D = Generator(), Discriminator()
+    opt_g = torch.optim.Adam(G.parameters(), lr=1e-3, betas=(0.5, 0.9))
+    opt_d = torch.optim.Adam(D.parameters(), lr=1e-3, betas=(0.5, 0.9))
+    bce = nn.BCEWithLogitsLoss()
+    ones, zeros = torch.ones(96), torch.zeros(96)
+    for step in range(1, 801):
+        fake = G(96)
+        d_loss = bce(D(sample_ring(96)), ones) + bce(D(fake.detach()), zeros)
+        opt_d.zero_grad()
+        d_loss.backward()
+        opt_d.step()
+
+        g_loss = bce(D(G(96)), ones)
+        opt_g.zero_grad()
+        g_loss.backward()
+        opt_g.step()
+        if step % 100 == 0:
+            with torch.no_grad():
+                pts = G(1000)
+                radius = pts.norm(dim=1)
+            print(
+                f"{step:4d} D {d_loss.item():.3f} G {g_loss.item():.3f} "
+                f"radius {radius.mean():.3f}+-{radius.std():.3f} mean {pts.mean(0).tolist()}"
+            )
+
+
+if __name__ == "__main__":
+    main()
