@@ -11,7 +11,7 @@ import click
 
 from whyloss import rules
 from whyloss.core.errors import Misuse
-from whyloss.rules import Rule, all_rules, find
+from whyloss.rules import NOT_BUILT, Rule, all_rules, find
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,6 +48,8 @@ def catalogue() -> Iterator[str]:
             yield f"{'' if boundary is None else chr(10)}{rule.boundary}"
             boundary = rule.boundary
         yield f"  {rule.name:30} {_summary(rule)}"
+    yield "\nnot built yet"
+    yield from (f"  {name:30} {reason}" for name, reason in NOT_BUILT.items())
 
 
 def page(rule: Rule) -> Iterator[str]:

@@ -9,6 +9,11 @@ from typing import Any
 from whyloss.core.errors import Misuse
 from whyloss.rules.rule import Rule
 
+NOT_BUILT = {
+    "replicas-diverged": "needs several processes",
+    "model-bypasses-ddp": "needs several processes",
+}  # words of the vocabulary that no rule says yet, and why
+
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
