@@ -1,6 +1,7 @@
 """A number for each example of a batch, so that batches can be compared without keeping any."""
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +31,26 @@ class Numbers:
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._numbers.tolist()
+
+
+class Arriving:
+    """Numbers in the order in which they were asked for, each used once it has arrived."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Numbers, Callable[[list[int]], None]]] = deque()
+
+    def add(self, numbers: Numbers | None, use: Callable[[list[int]], None]) -> None:
+        if numbers is not None:
+            self._waiting.append((numbers, use))
+        self.take()
+
+    def take(self, *, wait: bool = False) -> None:
+        while self._waiting and (wait or self._waiting[0][0].ready):
+            numbers, use = self._waiting.popleft()
+            use(numbers.read())
+
+    def clear(self) -> None:
+        self._waiting.clear()
 
 
 def example_numbers(args: Any, kwargs: Any) -> Numbers | None:

@@ -339,7 +339,7 @@ class Observer:
         self._spent_before = self._spent
         rows = watch.after_step(self.seconds, spent)
         self.tapes.updated(watch)
-        self.feed.updated()
+        self.feed.evaluations.updated()
         record = self._start()
         record.late(watch, self._leaves)
         record.rows(watch, rows)

@@ -45,7 +45,7 @@ class Patches:
         for kind in list(vars(schedulers).values()):
             if isinstance(kind, type) and issubclass(kind, schedulers.LRScheduler) and "step" in vars(kind):
                 self._after(kind, "step", lambda self, *a, **k: (o.scheduled, self))
-        self._after(torch, "compile", lambda *a, **k: (o.feed.compiles,))
+        self._after(torch, "compile", lambda *a, **k: (o.feed.evaluations.compiles,))
         self._after(torch, "compile", lambda *a, **k: (o.compiled, m) if (m := _module(*a, **k)) is not None else None)
         self._wrap_loaders()
         self._wrap_clipping()
@@ -116,11 +116,11 @@ class Patches:
         @functools.wraps(original)
         def iterate(loader: Any) -> Any:
             iterator = original(loader)
-            self._see(o.feed.iterates, loader, iterator)
+            self._see(o.feed.loaders.iterates, loader, iterator)
             return iterator
 
         self._set(DataLoader, "__iter__", iterate)
-        self._after(_BaseDataLoaderIter, "__next__", lambda iterator: (o.feed.gives, iterator))
+        self._after(_BaseDataLoaderIter, "__next__", lambda iterator: (o.feed.loaders.gives, iterator))
 
     def _wrap_clipping(self) -> None:
         o, module = self.observer, torch.nn.utils.clip_grad
