@@ -99,9 +99,7 @@ class MissingNonlinearity(Rule):
             fires("three layers, no activation", sample_recorded(_step((20, 64, 64, 10)), loss=poor), warning),
             fires("named at the first update", sample_recorded(_step((20, 64, 64, 10)), loss=[2.3]), warning),
             fires("dropout alone between", sample_recorded(_step((20, 64, 10), between="dropout"), loss=poor), warning),
-            fires(
-                "two of three are missing", sample_recorded(_step((20, 64, 64, 64, 10), relu=(0,)), loss=poor), warning
-            ),
+            fires("two of three are missing", sample_recorded(three, loss=poor), warning),
             fires("the model has one it never calls", sample_recorded(lost, modules=unused, loss=half), warning),
             silent("near miss: activations", sample_recorded(_step((20, 64, 64, 10), relu=(0, 1)), loss=poor)),
             silent(
