@@ -20,49 +20,49 @@ State = tuple[int, int]  # place of the call that wrote it, -1 for a leaf; numbe
 Shape = tuple[int, ...]
 
 
-def _names(text: str) -> frozenset[str]:
+def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-LOSSES = _names("""
+LOSSES = names("""
     binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss gaussian_nll_loss
     hinge_embedding_loss huber_loss kl_div l1_loss linear_cross_entropy margin_ranking_loss mse_loss multi_margin_loss
     multilabel_margin_loss multilabel_soft_margin_loss nll_loss poisson_nll_loss smooth_l1_loss soft_margin_loss
     triplet_margin_loss triplet_margin_with_distance_loss
 """)
-BROADCASTING_LOSSES = _names("mse_loss l1_loss smooth_l1_loss huber_loss kl_div poisson_nll_loss")
-VIEWS = _names("""
+BROADCASTING_LOSSES = names("mse_loss l1_loss smooth_l1_loss huber_loss kl_div poisson_nll_loss")
+VIEWS = names("""
     T H mT mH adjoint as_strided chunk diagonal expand expand_as flatten getitem imag movedim moveaxis narrow permute
     ravel real reshape reshape_as select split squeeze swapaxes swapdims t tensor_split transpose unbind unflatten
     unfold unsqueeze view view_as view_as_complex view_as_real
 """)
-CASTS = _names("bfloat16 contiguous clone cpu cuda double float half int long to type type_as")
-RESHAPES = (VIEWS | CASTS | {"BackwardHookFunction"}) - _names("as_strided expand expand_as unfold")
-DETACHES = _names("asarray data detach")
-COPIES = _names("new_tensor tensor")
-FLAT = _names("bernoulli ceil fix floor floor_divide heaviside normal poisson round sgn sign trunc")
-INDEXING = _names("cummax cummin kthvalue max median min mode nanmedian sort topk")  # they return indices, too
-WITHOUT_DERIVATIVE = _names("bincount histc nextafter")
-NORMS = _names("batch_norm group_norm instance_norm layer_norm local_response_norm normalize rms_norm")
-LIKE = _names("""
+CASTS = names("bfloat16 contiguous clone cpu cuda double float half int long to type type_as")
+RESHAPES = (VIEWS | CASTS | {"BackwardHookFunction"}) - names("as_strided expand expand_as unfold")
+DETACHES = names("asarray data detach")
+COPIES = names("new_tensor tensor")
+FLAT = names("bernoulli ceil fix floor floor_divide heaviside normal poisson round sgn sign trunc")
+INDEXING = names("cummax cummin kthvalue max median min mode nanmedian sort topk")  # they return indices, too
+WITHOUT_DERIVATIVE = names("bincount histc nextafter")
+NORMS = names("batch_norm group_norm instance_norm layer_norm local_response_norm normalize rms_norm")
+LIKE = names("""
     empty_like full_like ones_like rand_like randint_like randn_like zeros_like
     new_empty new_full new_ones new_tensor new_zeros
 """)
-AFTER_ANOTHER = _names("expand_as reshape_as to type_as view_as")  # of which they take the shape or type only
-ELEMENTWISE = _names("""
+AFTER_ANOTHER = names("expand_as reshape_as to type_as view_as")  # of which they take the shape or type only
+ELEMENTWISE = names("""
     add and atan2 div divide eq fmax fmin floor_divide fmod ge greater gt hypot le less lt max maximum min minimum mod
     mul multiply ne or pow radd rdiv remainder rmul rpow rsub rtruediv sub subtract true_divide truediv xlogy xor
 """)
-DROPOUTS = _names("alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout feature_dropout")
-WEIGHT_SECOND = _names("""
+DROPOUTS = names("alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout feature_dropout")
+WEIGHT_SECOND = names("""
     linear convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
 """)
-BIAS_FIRST = _names("addbmm addmm addmv baddbmm")
-PRODUCTS = _names("bmm einsum matmul mm mv rmatmul tensordot")
+BIAS_FIRST = names("addbmm addmm addmv baddbmm")
+PRODUCTS = names("bmm einsum matmul mm mv rmatmul tensordot")
 GRAD = "torch.autograd.grad"
 EXITS = frozenset(
     f"torch.Tensor.{name}"
-    for name in _names("item tolist numpy __array__ __bool__ __float__ __int__ __index__ __complex__ __dlpack__")
+    for name in names("item tolist numpy __array__ __bool__ __float__ __int__ __index__ __complex__ __dlpack__")
 )
 
 

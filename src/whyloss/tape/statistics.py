@@ -36,7 +36,7 @@ class Pending:
 
 
 def look(t: torch.Tensor, *, columns: bool = False) -> Pending:
-    """The figures of a tensor, computed where it lies. `columns`: the std of its columns, and whole numbers, too."""
+    """The figures of a tensor, computed where it lies. `columns`: the std of its columns, too."""
     if t.layout != torch.strided or t.numel() == 0 or t.is_quantized or t.is_meta:
         return Pending(None)
     with torch.no_grad(), torch.inference_mode(False):
@@ -63,7 +63,7 @@ def _at_once(t: torch.Tensor, columns: bool) -> tuple[float, ...]:
         zeros,
         0 if finite else int((~torch.isfinite(x)).sum()),
         rows and _off_one(t) < _tolerance(t),
-        _integral(t) if columns and small and not whole else whole,
+        _integral(t) if small and not whole else whole,
         *(_scales(x) if columns and not whole and t.ndim == 2 and len(t) > 1 and small else (math.nan, math.nan)),
     )
 
@@ -113,10 +113,10 @@ def _later(t: torch.Tensor, columns: bool) -> torch.Tensor:
     x = t if t.is_floating_point() else t.double()
     nan = x.new_full((), math.nan, dtype=torch.float64)
     least, most, integral = nan, nan, nan.new_full((), whole)
-    if columns and small and not whole:
+    if small and not whole:
         integral = (t == t.round()).all()
-        if t.ndim == 2 and len(t) > 1:
-            least, most = t.double().std(0, correction=0).aminmax()
+    if columns and small and not whole and t.ndim == 2 and len(t) > 1:
+        least, most = t.double().std(0, correction=0).aminmax()
     distribution = nan.new_zeros(())
     if not whole and small and t.ndim > 1 and t.shape[-1] > 1:
         off: torch.Tensor = (t.sum(-1, dtype=torch.float64) - 1).abs().amax()
