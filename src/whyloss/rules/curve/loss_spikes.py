@@ -1,0 +1,113 @@
+"""loss-spikes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
+from whyloss.core.levels import says_nothing
+from whyloss.core.run import Run, Trace
+from whyloss.core.sample import falling, sample_run
+from whyloss.core.series import Series, noise
+from whyloss.rules.rule import Example, Rule, fires, silent, threshold
+
+
+@dataclass(frozen=True)
+class LossSpikes(Rule):
+    """Now and then the loss jumps far above its level and comes back.
+
+    ## What it detects
+    Single losses above `times` the median of their neighbours, and above it by more than `noises` deviations of the
+    noise, in at most `share` of the updates. An alarm only where `many` of them and more rise above where the run
+    began, which undoes what was learned; else an info.
+    ## Why it matters
+    A step on a bad batch, or one that is too large for the place, throws the weights; an optimizer's moments carry that
+    on for many steps.
+    ## What else looks like this
+    Noise of small batches; the first steps of a warm restart; losses near 0, whose ratios say nothing: they must exceed
+    a hundredth of the first loss as well.
+    ## What to do
+    Look at the batch of a spike (its update stands in the evidence): is it the data? Else clip the gradient norm, or
+    lower the rate.
+    """
+
+    name = "loss-spikes"
+    boundary = Boundary.CURVE
+    symptom = True
+    explained_by = (
+        "lr-too-high",
+        "unshuffled-data",
+        "input-unscaled",
+        "exploding-gradient",
+        "optimizer-recreated",
+        "clip-after-step",
+        "batchnorm-tiny-batch",
+        "data-nonfinite",
+    )
+    change = "Look at the batches of the spikes; clip the gradient norm, or lower the rate."
+    verify = "Run again with the gradient norm clipped at its usual value: the spikes are gone or flat."
+
+    times: float = threshold(5.0, unit="times the neighbours", why="batches of healthy runs stayed within three times")
+    noises: float = threshold(10.0, unit="deviations", why="heavy-tailed batch losses reach six")
+    share: float = threshold(0.1, unit="of the updates", why="more of them are the level itself")
+    many: int = threshold(3, unit="spikes", why="one or two may be single examples")
+
+    def check(self, run: Run) -> Iterator[Outcome]:
+        for trace in run.traces:
+            reason = says_nothing(run, trace)
+            loss = trace.loss
+            if reason or loss is None or len(loss.finite) < 60:
+                yield self.skipped(reason or "needs the loss of 60 updates")
+            else:
+                yield self._judge(trace, loss.finite)
+
+    def _judge(self, trace: Trace, loss: Series) -> Outcome:
+        around = _around(loss.values)
+        excess = loss.high - around
+        far = (loss.high > self.times * np.abs(around)) & (excess > self.noises * noise(loss.values))
+        start = float(np.median(loss.values[:10]))
+        far &= (excess > 0.01 * abs(start)) & (np.arange(len(loss)) >= 10)
+        first = np.flatnonzero(far & ~np.r_[False, far[:-1]])
+        if not len(first) or far.mean() > self.share:
+            return self.passed(
+                f"no loss stands out of its neighbours: at most {_most(loss.high, around):.3g} times them"
+            )
+        high = int((loss.high[far] > start).sum())
+        where = ", ".join(str(loss.steps[i]) for i in first[:6])
+        top = int(np.argmax(np.where(far, excess, -np.inf)))
+        hurts = high >= self.many and len(first) >= self.many
+        return self.finding(
+            f"the loss jumps {len(first)} times, up to {loss.high[top]:.4g} among neighbours at {around[top]:.4g}",
+            Evidence("updates of the first spikes", where, None, "", tuple(int(loss.steps[i]) for i in first[:6])),
+            Evidence("highest, over its neighbours", float(loss.high[top] / around[top]), self.times, "times"),
+            Evidence("losses above the level of the start", high, self.many - 1),
+            severity=Severity.WARNING if hurts else Severity.INFO,
+            place=trace.step_place,
+            first_step=int(loss.steps[first[0]]),
+        )
+
+    @classmethod
+    def examples(cls) -> tuple[Example, ...]:
+        steps = np.arange(400)
+        calm = falling(400)
+        return (
+            fires("40 at every 50th update", sample_run(loss=np.where(steps % 50 == 49, 40.0, calm)), Severity.WARNING),
+            silent("near miss: below the start", sample_run(loss=np.where(steps % 50 == 49, 1.9, calm))),
+            silent("near miss: one huge loss", sample_run(loss=np.where(steps == 100, 1e3, calm))),
+            silent("near miss: noise of 30 %", sample_run(loss=falling(400, noise=0.3))),
+            silent(
+                "near miss: a loss near 0", sample_run(loss=np.where(steps % 50 == 49, 1e-2, falling(400, 2.3, 1e-3)))
+            ),
+        )
+
+
+def _around(values: np.ndarray, width: int = 10) -> np.ndarray:
+    """Median of the values on both sides of each, itself included."""
+    padded = np.pad(values, width, mode="reflect")
+    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * width + 1), axis=1))
+
+
+def _most(high: np.ndarray, around: np.ndarray) -> float:
+    ratio = high[10:] / np.abs(around[10:])
+    return float(ratio.max()) if len(ratio) else 1.0
