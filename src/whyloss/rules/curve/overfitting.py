@@ -45,7 +45,7 @@ class Overfitting(Rule):
     gained: float = threshold(
         0.1, unit="of the training loss", why="a loss that no longer falls memorises nothing more"
     )
-    points: int = threshold(5, unit="evaluations", why="fewer show no turn")
+    points: int = threshold(5, unit="evaluations", why="fewer points show no turn")
     noises: float = threshold(3.0, unit="deviations of the noise", why="one in a thousand by chance")
 
     def check(self, run: Run) -> Iterator[Outcome]:
