@@ -178,3 +178,29 @@ def test_labels_of_each_batch_are_counted(tmp_path):
     assert sorted(within)[-3] == pytest.approx(0.0, abs=1e-12)  # one batch an epoch holds both
     assert trace.signal("target/share").last == pytest.approx(max(zeros, 80 - zeros) / 80, rel=0.1)
     assert [trace.signal(f"target/{s}").last for s in ("classes", "lowest", "highest")] == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("keep", "leaks"),
+    [
+        (lambda kept, loss: kept.append(loss), True),
+        (lambda kept, loss: kept.__setitem__(slice(None), [sum(kept) + loss]), True),
+        (lambda kept, loss: kept.append(loss.item()), False),
+        (lambda kept, loss: kept.append(loss.detach()), False),
+    ],
+    ids=["list", "sum", "item", "detach"],
+)
+def test_graphs_that_outlive_their_backward_pass_are_counted(tmp_path, keep, leaks):
+    model, kept = Net(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train():
+        for _ in range(130):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(X), Y)
+            (loss / 2).backward()
+            optimizer.step()
+            keep(kept, loss)
+
+    found = observe(tmp_path, train).kept
+    assert (found.made, found.alive) == ((128, 127) if leaks else (64, 0))

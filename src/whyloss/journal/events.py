@@ -10,6 +10,7 @@ import msgspec
 from whyloss.core.errors import NothingToJudge
 from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.finding import Place
+from whyloss.core.kept import Kept
 from whyloss.core.location import Located
 from whyloss.core.run import Call, Module, Objective, Tensor
 
@@ -125,6 +126,7 @@ KINDS: dict[str, type] = {
     "nonfinite": Located,
     "fed": Fed,
     "evaluation": Evaluation,
+    "kept": Kept,
     "limit": Limit,
     "detached": Detached,
     "end": End,

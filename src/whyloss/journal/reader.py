@@ -9,6 +9,7 @@ import numpy as np
 
 from whyloss.core.errors import NothingToJudge
 from whyloss.core.feed import Evaluation, Fed
+from whyloss.core.kept import Kept
 from whyloss.core.location import Located
 from whyloss.core.run import Facts, Module, Pending, Run, Table, Trace
 from whyloss.core.series import NOT_OBSERVED, Series
@@ -61,6 +62,7 @@ def read_run(folder: str | Path, rank: int | None = None) -> Run:
         skipped_updates=tuple((s.trace, s.step) for s in of(events, SkippedUpdate)),
         located=tuple(of(events, Located)),
         fed=next(reversed(of(events, Fed)), None),
+        kept=max(of(events, Kept), key=lambda k: k.alive, default=None),
         evaluations=tuple({e.index: e for e in of(events, Evaluation)}.values()),
         metrics=_metrics(folder, rank, events),
         facts=_facts(events, traces, lost),

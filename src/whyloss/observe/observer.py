@@ -22,10 +22,11 @@ from whyloss.core.finding import Place
 from whyloss.core.lines import place_at, user_line
 from whyloss.observe.feed import Feed
 from whyloss.observe.graph import loss_ops, nodes
+from whyloss.observe.kept import KeptGraphs
 from whyloss.observe.leaves import Leaves, Marks, deposited, marks
 from whyloss.observe.models import Root, find_roots
 from whyloss.observe.optimizer import FIRST, WALKS, OptimizerWatch
-from whyloss.observe.record import Record
+from whyloss.observe.record import Record, plain
 from whyloss.observe.tapes import TapeOptions, Tapes
 from whyloss.tape.replay import playing
 
@@ -75,6 +76,7 @@ class Observer:
         self._key_of: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._keys = self._count = 0  # tensors ever named, watches ever made
         self._leaves = Leaves()
+        self._kept = KeptGraphs()
         self._scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
         self._running: Backward | None = None
         self._loss: torch.Tensor | None = None
@@ -188,6 +190,8 @@ class Observer:
             running.before = {id(w): marks(w.parameters()) for w in watches}
         self._look_at_loss(running)
         self._look_at_graph(running, watches)
+        if self._kept.note(running.tensors):
+            self._start().journal.event("kept", **plain(self._kept.count(self._updates())))
         running.tensors = []
         self.tapes.backward_begins(loss, options)
 
