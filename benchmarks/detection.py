@@ -164,6 +164,8 @@ def run_all(truths: Sequence[Truth], workers: int, console: Console) -> list[Row
         for done in as_completed([pool.submit(run, truth) for truth in truths]):
             rows.append(done.result())
             bar.advance(task)
+            if not console.is_terminal:
+                console.print(_line(rows[-1]), markup=False, soft_wrap=True)
     return sorted(rows, key=lambda r: (r.split, not r.causes, r.causes, r.program))
 
 
@@ -210,6 +212,17 @@ def print_tables(rows: list[Row], console: Console) -> None:
     for who, figure in PUBLISHED:
         console.print(f"  published: {who}: {figure}")
     _print_misses(rows, console)
+
+
+def _line(row: Row) -> str:
+    """One program in a line, for logs."""
+    good = row.rank == 1 if row.causes else not row.alarms
+    said = ", ".join(row.said[:4] if row.causes else row.alarms) or "nothing"
+    place = "" if row.place_right is not False else f"; place: {row.place}"
+    wanted = "/".join(row.causes) or "healthy"
+    return (
+        f"{'ok ' if good else 'BAD'} {row.split} {row.program} [{wanted}] {said}{place} {row.seconds:.0f}s {row.error}"
+    )
 
 
 def _boundaries(rows: list[Row]) -> list[str]:

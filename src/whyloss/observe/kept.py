@@ -31,8 +31,8 @@ class KeptGraphs:
         """A loss that backward() is called of. True where it is time to count: at 64, 128, 256, …"""
         if len(self._marks) >= MOST:
             return False
-        node = next((t.grad_fn for t in losses if isinstance(t, torch.Tensor)), None)
-        found = []
+        node: Any = next((t.grad_fn for t in losses if isinstance(t, torch.Tensor)), None)
+        found: list[weakref.ref[_Mark]] = []
         while node is not None and len(found) < DEEP:
             mark = _Mark()
             node.metadata["whyloss"] = mark

@@ -15,10 +15,10 @@ class GraphLeak(Rule):
     """The script keeps losses, not their values, and with each of them its graph.
 
     ## What it detects
-    Marks on the autograd nodes of the losses: `alive` and more of them still exist although their backward pass is over.
+    Marks on the autograd nodes of the losses: `alive` and more of them still exist after their backward pass.
     ## Why it matters
-    Memory grows with every step, until the training dies hours later; a backward pass through a sum of such losses would
-    go through all of them.
+    Memory grows with every step, until the training dies hours later; a backward pass through a sum of such losses
+    would go through all of them.
     ## What else looks like this
     The last loss lives until the next one; a few losses are kept while gradients are accumulated. Neither is reported.
     ## What to do
@@ -29,9 +29,7 @@ class GraphLeak(Rule):
     boundary = Boundary.CURVE
     change = "Keep the value: total += loss.item(), losses.append(loss.item()), or loss.detach()."
     verify = "Run again: no graph outlives its backward pass, and memory stands level."
-    references = (
-        "https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory",
-    )
+    references = ("https://docs.pytorch.org/docs/stable/notes/faq.html",)
 
     alive: int = threshold(32, unit="graphs", why="accumulation over micro-batches keeps a handful")
 
