@@ -17,7 +17,7 @@ CURVE_UPDATES = 20  # below that many updates a curve says nothing, and "healthy
 
 
 def diagnose(run: Run, *, folder: str = "") -> Report:
-    """The report of a run. The verdict is `nothing-seen` where no update and no backward pass was observed."""
+    """The report of a run. The verdict is `nothing-seen` where no cause, update or backward pass was observed."""
     outcomes = run_rules(run)
     findings = [o for o in outcomes if isinstance(o, Finding)]
     roots, folded = fold(findings)
@@ -76,10 +76,10 @@ def _cause(finding: Finding, findings: list[Finding], folded: dict[str, str], fo
 
 
 def _verdict(run: Run, alarms: list[Finding]) -> Verdict:
-    if not run.updates and not run.pending:
-        return "nothing-seen"
     if any(not f.symptom for f in alarms):
         return "causes"
+    if not run.updates and not run.pending:
+        return "nothing-seen"
     if alarms or run.updates < CURVE_UPDATES or run.facts.detached:
         return "unclear"
     return "healthy"

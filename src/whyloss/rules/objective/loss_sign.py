@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.run import Run, Trace
-from whyloss.core.sample import falling
+from whyloss.core.sample import falling, sample_tensors
 from whyloss.core.sample_graph import F, SampleGraph, T
 from whyloss.core.step_graph import Op, StepGraph
 from whyloss.core.terms import Term, terms
@@ -68,7 +68,8 @@ class LossSign(Rule):
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
         down = -falling(60, 0.2, 90.0)
-        other = replace(sample_recorded(loss=falling(60, 1.0)).traces[0], index=1)
+        foreign = [replace(t, key=t.key + 100) for t in sample_tensors()]
+        other = replace(sample_recorded(loss=falling(60, 1.0), tensors=foreign).traces[0], index=1)
         negated = sample_recorded(_step("neg"), loss=down)
         return (
             fires("minus cross-entropy", negated, Severity.ERROR),
@@ -81,20 +82,19 @@ class LossSign(Rule):
             silent("near miss: minus, and maximize", sample_recorded(_step("neg"), settings={"maximize": True})),
             silent("near miss: a policy gradient", sample_recorded(_policy(), loss=down)),
             silent("near miss: a generator's loss", Run(traces=(negated.traces[0], other))),
+            fires("an optimizer that was built anew", Run(traces=negated.traces, idle=sample_recorded().traces)),
             silent("near miss: one added, one subtracted", sample_recorded(_confused())),
             silent("near miss: entropy subtracted", sample_recorded(_bonus())),
         )
 
 
 def _others(run: Run, trace: Trace) -> bool:
-    """Whether another optimizer has a loss of its own, or has not stepped yet."""
-    if run.idle:
-        return True
-    mine = trace.loss
-    for other in run.traces:
+    """Whether another optimizer trains other tensors by a loss of its own, or is there and has not stepped yet."""
+    mine, keys = trace.loss, {t.key for t in trace.trained}
+    for other in (*run.traces, *run.idle):
         theirs = other.loss
         same = mine is not None and theirs is not None and mine.first == theirs.first and len(mine) == len(theirs)
-        if other is not trace and not same:
+        if other is not trace and not same and keys.isdisjoint(t.key for t in other.trained):
             return True
     return False
 

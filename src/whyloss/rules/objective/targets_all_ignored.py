@@ -14,7 +14,7 @@ from whyloss.core.run import Trace
 from whyloss.core.sample_graph import ZEROS, F, SampleGraph, T, figures
 from whyloss.core.statistics import Statistics
 from whyloss.core.step_graph import Op, StepGraph
-from whyloss.core.terms import FACTORS
+from whyloss.core.terms import FACTORS, terms
 from whyloss.rules.recorded import Sight, at, look, sample_recorded
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
@@ -32,7 +32,8 @@ class TargetsAllIgnored(Rule):
     The mean over no element is NaN; a sum, or a mean with a guarded divisor, is 0 and looks like perfect learning.
     Either way the batch teaches nothing.
     ## What else looks like this
-    A few such batches among many, as of long prompts or short answers, are an info where the loss stays finite.
+    A few such batches among many, as of long prompts or short answers, and a term beside others whose labels are
+    missing, are an info where the loss stays finite.
     ## What to do
     Look at where labels are masked: an answer that was cut off by a maximal length, the prompt masked together with
     the answer, `ignore_index` equal to a class that is meant, or labels that are all padding.
@@ -63,7 +64,8 @@ class TargetsAllIgnored(Rule):
         graphs = len({graph.step for graph in trace.graphs for _ in _see(graph)})
         many = graphs >= self.most * len(trace.graphs)
         nan = _nonfinite(trace, tuple(g.step for g in trace.graphs if any(True for _ in _see(g))))
-        severity = Severity.ERROR if many or nan else Severity.INFO
+        beside = any(len([t for t in terms(graph) if t.live]) > 1 for graph in trace.graphs)  # other terms teach
+        severity = Severity.ERROR if nan or (many and not beside) else Severity.INFO
         yield from look(self, trace, lambda graph: _see(graph, severity), "targets counted")
 
     def _counted(self, trace: Trace, empty: tuple[int, ...], observed: int) -> Outcome:
@@ -89,6 +91,7 @@ class TargetsAllIgnored(Rule):
             fires("all are padding", sample_recorded(_step(figures(0, 0, integral=True), ignore_index=0))),
             fires("a mask of zeros", sample_recorded(_masked(ZEROS)), Severity.ERROR),
             fires("a NaN at one of them", sample_recorded(_step(some), signals=_with_nan(rare))),
+            silent("near miss: a term beside another", sample_recorded(_step(none, beside=True))),
             silent("near miss: some are ignored", sample_recorded(_step(some))),
             silent("near miss: one class only", sample_recorded(_step(figures(0, 0, integral=True)))),
             silent("near miss: a mask of some zeros", sample_recorded(_masked(figures(0, 1, zeros=0.9)))),
@@ -159,12 +162,13 @@ def _with_nan(counts: np.ndarray) -> dict[str, np.ndarray]:
     return {"target/count": counts, "loss/train": loss}
 
 
-def _step(looks: Statistics, **arguments: Any) -> StepGraph:
+def _step(looks: Statistics, *, beside: bool = False, **arguments: Any) -> StepGraph:
     step = SampleGraph()
     out = step.linear(step.leaf("input", "x", 8, 6), "head", 10)
-    return step.graph(
-        step.loss("cross_entropy", out, step.leaf("target", "", 8, dtype="int64", statistics=looks), **arguments)
-    )
+    y = step.leaf("target", "", 8, dtype="int64", statistics=looks)
+    loss = step.loss("cross_entropy", out, y, **arguments)
+    other = step.loss("mse_loss", out, step.leaf("target", "", 8, 10)) if beside else loss
+    return step.graph(step.like(T + "add", loss, other) if beside else loss)
 
 
 def _masked(looks: Statistics) -> StepGraph:
