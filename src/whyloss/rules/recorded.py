@@ -98,7 +98,9 @@ def near_floor(trace: Trace, sight: Sight) -> str:
     """In words, where the loss has come close to the least that it can reach."""
     left = way_left(trace, sight.floor) if sight.floor is not None else None
     return (
-        "" if left is None or left > NEAR else f"the loss came close to that all the same ({left:.0%} of the way left)"
+        ""
+        if left is None or left > NEAR
+        else f"the loss came close to the least that it can reach all the same ({left:.0%} of the way left)"
     )
 
 

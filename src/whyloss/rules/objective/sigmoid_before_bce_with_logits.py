@@ -1,7 +1,7 @@
 """sigmoid-before-bce-with-logits."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
@@ -44,8 +44,14 @@ class SigmoidBeforeBceWithLogits(Rule):
     references = ("https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html",)
 
     def check_trace(self, trace: Trace) -> Iterator[Outcome]:
-        nothing = "no logistic loss was given probabilities"
-        yield from look(self, trace, _see, nothing, lambda sight: near_floor(trace, sight))
+        floors = [s.floor for graph in trace.graphs for s in _see(graph)]
+        known = [floor for floor in floors if floor is not None]
+        floor = sum(known) / len(known) if known and len(known) == len(floors) else None  # batches differ in positives
+
+        def excuse(sight: Sight) -> str:
+            return near_floor(trace, replace(sight, floor=floor))
+
+        yield from look(self, trace, _see, "no logistic loss was given probabilities", excuse)
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
