@@ -97,11 +97,9 @@ def way_left(trace: Trace, floor: float) -> float | None:
 def near_floor(trace: Trace, sight: Sight) -> str:
     """In words, where the loss has come close to the least that it can reach."""
     left = way_left(trace, sight.floor) if sight.floor is not None else None
-    return (
-        ""
-        if left is None or left > NEAR
-        else f"the loss came close to the least that it can reach all the same ({left:.0%} of the way left)"
-    )
+    if left is None or abs(left) > NEAR:  # below the least value: it is not this loss that was seen
+        return ""
+    return f"the loss came close to the least that it can reach all the same ({left:.0%} of the way left)"
 
 
 def sample_recorded(*graphs: StepGraph, steps: tuple[int, ...] = (0, 1, 2, 30), updates: int = 60, **more: Any) -> Run:
