@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.finding import Place
 from whyloss.core.location import Located
+from whyloss.core.probe import Probe
 from whyloss.core.series import Floats, Series, Steps, absent, not_observed
 from whyloss.core.step_graph import StepGraph
 
@@ -238,6 +239,7 @@ class Run:
     metrics: Mapping[str, Series] = field(default_factory=dict)  # given by run.log(); loss/eval[i] of evaluation i
     fed: Fed | None = None  # the training batches that were looked at
     evaluations: tuple[Evaluation, ...] = ()
+    probes: tuple[Probe, ...] = ()  # small experiments on recorded steps
     facts: Facts = Facts()
 
     @property

@@ -11,6 +11,7 @@ from whyloss.core.errors import NothingToJudge
 from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.finding import Place
 from whyloss.core.location import Located
+from whyloss.core.probe import Probe
 from whyloss.core.run import Call, Module, Objective, Tensor
 
 FORMAT = 1
@@ -125,6 +126,7 @@ KINDS: dict[str, type] = {
     "nonfinite": Located,
     "fed": Fed,
     "evaluation": Evaluation,
+    "probe": Probe,
     "limit": Limit,
     "detached": Detached,
     "end": End,
