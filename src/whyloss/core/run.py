@@ -11,6 +11,7 @@ from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.finding import Place
 from whyloss.core.kept import Kept
 from whyloss.core.location import Located
+from whyloss.core.probe import Probe
 from whyloss.core.series import Floats, Series, Steps, absent, not_observed
 from whyloss.core.step_graph import StepGraph
 
@@ -240,6 +241,7 @@ class Run:
     fed: Fed | None = None  # the training batches that were looked at
     evaluations: tuple[Evaluation, ...] = ()
     kept: Kept | None = None  # when most graphs of losses outlived their backward pass
+    probes: tuple[Probe, ...] = ()  # small experiments on recorded steps
     facts: Facts = Facts()
 
     @property

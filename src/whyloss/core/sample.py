@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from whyloss.core.finding import Place
+from whyloss.core.probe import Probe
 from whyloss.core.run import Call, Facts, Module, Objective, Run, Table, Tensor, Trace
 from whyloss.core.series import NOT_OBSERVED, Floats
 
@@ -115,6 +116,15 @@ def sample_run(
         **(fields | trace),
     )
     return Run(traces=(made,), facts=facts or Facts(script="train.py", end="finished"), pending=tuple(pending))
+
+
+def with_probe(
+    run: Run, name: str, outcome: str, numbers: Mapping[str, float], *, step: int = 30, subject: str = ""
+) -> Run:
+    """The run, and an experiment that was made on a recorded step of its first optimizer."""
+    place = Place(file="train.py", line=21, source="loss = F.cross_entropy(model(x), y)")
+    made = Probe(name=name, trace=0, step=step, outcome=outcome, subject=subject, place=place, numbers=numbers)
+    return replace(run, probes=(*run.probes, made))
 
 
 def _healthy_signals(tensors: Sequence[Tensor], modules: Sequence[Module], loss: Floats) -> dict[str, Floats]:

@@ -12,6 +12,7 @@ from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.finding import Place
 from whyloss.core.kept import Kept
 from whyloss.core.location import Located
+from whyloss.core.probe import Probe
 from whyloss.core.run import Call, Module, Objective, Tensor
 
 FORMAT = 1
@@ -127,6 +128,7 @@ KINDS: dict[str, type] = {
     "fed": Fed,
     "evaluation": Evaluation,
     "kept": Kept,
+    "probe": Probe,
     "limit": Limit,
     "detached": Detached,
     "end": End,

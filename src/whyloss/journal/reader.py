@@ -11,6 +11,7 @@ from whyloss.core.errors import NothingToJudge
 from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.kept import Kept
 from whyloss.core.location import Located
+from whyloss.core.probe import Probe
 from whyloss.core.run import Facts, Module, Pending, Run, Table, Trace
 from whyloss.core.series import NOT_OBSERVED, Series
 from whyloss.core.step_graph import StepGraph
@@ -64,6 +65,7 @@ def read_run(folder: str | Path, rank: int | None = None) -> Run:
         fed=next(reversed(of(events, Fed)), None),
         kept=max(of(events, Kept), key=lambda k: k.alive, default=None),
         evaluations=tuple({e.index: e for e in of(events, Evaluation)}.values()),
+        probes=tuple(of(events, Probe)),
         metrics=_metrics(folder, rank, events),
         facts=_facts(events, traces, lost),
     )

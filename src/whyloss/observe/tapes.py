@@ -1,5 +1,6 @@
 """Which steps are recorded, and when; the few tapes that are kept; and the step that first turns non-finite."""
 
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from whyloss.observe.feed import Feed
 from whyloss.observe.models import compiled_wrappers
 from whyloss.observe.nonfinite import at_update, by_side, nodes_of
 from whyloss.observe.optimizer import OptimizerWatch
+from whyloss.observe.probing import Probing
 from whyloss.observe.record import Record, plain
 from whyloss.observe.rows import norms
 from whyloss.observe.tensors import gradients
@@ -113,6 +115,9 @@ class Tapes:
         self._refused = ""  # why no step is recorded any longer
         self._limits: set[str] = set()  # told
         self._located = False
+        self._probing = Probing(record)
+        self._given = 0  # tensors that the last outermost module was called with
+        self._seconds = 0.0  # that the last proof took
 
     # -- what the observer tells
 
@@ -176,6 +181,7 @@ class Tapes:
 
     def look(self, watch: OptimizerWatch, loss: float, gradient: float) -> None:
         """The figures of an update: where they are suspicious, the next step is recorded."""
+        self._probing.look(watch.index, loss)
         if self._suspicion.look(watch.index, loss, gradient):
             self._asked += 1
 
@@ -286,9 +292,11 @@ class Tapes:
                 self._waited[other.index, other.step] = self._waited.get((other.index, other.step), 0) + 1
         if not any(self._wants(w) for w in self._watches.values()):
             self._close()
+        self._probing.updated()
 
     def finish(self) -> None:
         """The training ends. If it ends before an update that would not be finite, that is located still."""
+        self._probing.finish(self.kept)
         for watch in list(self._watches.values()):
             if watch.index in self._passes and not self._located and self._spoilt(watch):
                 self._judge(watch, lambda _: True)
@@ -313,7 +321,7 @@ class Tapes:
     def release(self) -> list[nn.Module]:
         """Lets go of everything that belongs to the training; the modules that had a hook."""
         self._close()
-        self._known, self.kept = {}, []
+        self._known, self.kept, self._probing = {}, [], Probing(self._record)
         self._merge()
         return self._entries.release()
 
@@ -330,6 +338,7 @@ class Tapes:
         if self._forwards > MOST_FORWARDS:
             self._give_up()
         if self._recorder is not None:
+            self._given = sum(t.ndim > 0 for t in tensors((args, kwargs)))
             self._recorder.start()
             self._recorder.enter()
         elif not self._located and self._options.most_bytes:
@@ -368,7 +377,10 @@ class Tapes:
             self._refuse(str(error))
             return None
         arriving = torch._C._current_graph_task_id() != -1  # the optimizer steps amid a backward pass
-        return prove(tape, passes.losses, None if arriving or not self._gradients else self._gradients)
+        began = time.perf_counter()
+        proved = prove(tape, passes.losses, None if arriving or not self._gradients else self._gradients)
+        self._seconds = time.perf_counter() - began
+        return proved
 
     def _tape(
         self,
@@ -388,6 +400,7 @@ class Tapes:
         """Keeps a tape, and writes down its graph."""
         self._asked = max(0, self._asked - 1) if watch.step not in RECORDED else self._asked
         self._keep(tape)
+        self._probing.recorded(tape, self._seconds, self._given)
         try:
             self._record().journal.graph(step_graph(tape))
         except OSError as error:  # a disk that is nearly full: there may be room for the figures still

@@ -1,6 +1,8 @@
 """Trains on tapes with the user's own optimizer, on copies: nothing of the training that was recorded is touched."""
 
 import inspect
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -40,10 +42,12 @@ def train(
     state: Literal["fresh", "copied"] = "fresh",
     rate: float = 1.0,
     carry_buffers: bool = False,
+    seconds: float = math.inf,
 ) -> Trained:
     """Runs `steps` updates on the tapes in turn. `state`: of the optimizer, as at its construction or as recorded.
     `rate`: what all learning rates are multiplied with. `carry_buffers`: each replay goes on with the buffers that the
-    last one left; else with the recorded ones.
+    last one left; else with the recorded ones. `seconds`: no step begins that would pass them, taken as long as the
+    longest one so far.
 
     Gradients are cleared before every step. Parameters of several tapes are the same where their names are; each
     begins with the value that it has on the first tape that holds it. Refused where no optimizer was recorded, its
@@ -59,7 +63,7 @@ def train(
                 stack.enter_context(torch.autocast(kind, enabled=False))
         parameters = _parameters(tapes)
         optimizer = _rebuilt(tapes, setups, parameters, state == "copied", rate)
-        return _Training(tapes, parameters, optimizer, carry_buffers).run(steps)
+        return _Training(tapes, parameters, optimizer, carry_buffers).run(steps, seconds)
 
 
 class _Training:
@@ -73,10 +77,15 @@ class _Training:
         self.losses: list[torch.Tensor] = []
         self.gradients: dict[str, float | None] = {}
 
-    def run(self, steps: int) -> Trained:
+    def run(self, steps: int, seconds: float = math.inf) -> Trained:
         step = self._with_closure if _needs_closure(self.optimizer) else self._plainly
+        began, longest = time.perf_counter(), 0.0
         for i in range(steps):
+            now = time.perf_counter()
+            if now + longest - began > seconds:
+                break
             step(i % len(self.players))
+            longest = max(longest, time.perf_counter() - now)
         losses = torch.stack([t.double().cpu() for t in self.losses]).tolist() if self.losses else []
         final = {key: p.detach() for key, p in self.parameters.items()}
         return Trained(losses=tuple(losses), gradients=self.gradients, parameters=final)

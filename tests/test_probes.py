@@ -1,0 +1,261 @@
+"""Experiments on recorded steps: what each sees, on steps where it is known; and that they leave no trace."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from training import observed
+from whyloss.core.probe import made
+from whyloss.observe import TapeOptions, probing
+from whyloss.tape.probes import PROBES, make
+from whyloss.tape.probes.bench import Bench
+from whyloss.tape.recording import recording
+
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def tape_of(model, *given, target, loss=F.cross_entropy):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with recording(model, optimizer) as step:
+        loss(model(*given), target).backward()
+        optimizer.step()
+    tape = step.tape()
+    assert tape.faithful, tape.reason
+    return tape
+
+
+def probed(name, model, *given, seconds=30.0, **options):
+    found = list(make(Bench(tape_of(model, *given, **options), 0.0, seconds, given=len(given)), [name]))
+    assert len(found) == 1, found
+    return found[0]
+
+
+def randn(*shape):
+    return torch.randn(*shape, generator=GENERATOR)
+
+
+def classes(n, *shape):
+    return torch.randint(0, n, shape, generator=GENERATOR)
+
+
+class Call(nn.Module):
+    """A model out of layers and a function of them and the input."""
+
+    def __init__(self, function, **layers):
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, *given):
+        return self.function(self, *given)
+
+
+def linear(*sizes):
+    return nn.Linear(*sizes)
+
+
+# -- input-independence
+
+
+@pytest.mark.parametrize(
+    ("function", "outcome"),
+    [
+        (lambda m, x: m.a(x), "used"),
+        (lambda m, x: m.a(x * 0), "ignored"),
+        (lambda m, x: m.a(torch.zeros(len(x), 4)), "ignored"),
+        (lambda m, x: m.a(x) * 1e-6, "used"),
+    ],
+)
+def test_inputs_that_are_ignored_are_told_from_those_that_count_for_little(function, outcome):
+    assert (
+        probed("input-independence", Call(function, a=linear(4, 3)), randn(8, 4), target=classes(3, 8)).outcome
+        == outcome
+    )
+
+
+def test_data_that_come_by_another_way_are_not_called_ignored():
+    hidden = randn(8, 4)
+    probe = probed(
+        "input-independence", Call(lambda m, x: m.a(hidden), a=linear(4, 3)), randn(8, 4), target=classes(3, 8)
+    )
+    assert (probe.outcome, probe.reason) == (
+        "",
+        "data reach the loss that are neither arguments of the model nor targets",
+    )
+
+
+# -- batch-independence
+
+
+def last(m, x):
+    return m.b(m.r(x)[0][:, -1])
+
+
+@pytest.mark.parametrize(
+    ("model", "outcome", "subject"),
+    [
+        (nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(12), nn.Flatten(), nn.Linear(96, 3)), "independent", ""),
+        (Call(last, r=nn.GRU(8, 5, batch_first=True), b=linear(5, 3)), "independent", ""),
+        (Call(last, r=nn.GRU(8, 5), b=linear(5, 3)), "leak", "gru"),
+        (Call(lambda m, x: m.b(m.r(x.transpose(0, 1))[0][-1]), r=nn.GRU(8, 5), b=linear(5, 3)), "independent", ""),
+        (Call(lambda m, x: m.b(m.r(x.view(12, -1, 8))[0][-1]), r=nn.GRU(8, 5), b=linear(5, 3)), "leak", "view"),
+        (Call(lambda m, x: m.b(x[:, 0]).softmax(0), b=linear(8, 3)), "leak", "softmax"),
+        (Call(lambda m, x: m.b(x[:, 0] - x[:, 0].mean(0)), b=linear(8, 3)), "statistics", ""),
+        (
+            Call(lambda m, x: m.b((h := m.b(x[:, 0]).tanh()) + h[torch.randperm(len(x))]), b=linear(8, 8)),
+            "indexed",
+            None,
+        ),
+    ],
+)
+def test_examples_that_meet(model, outcome, subject):
+    probe = probed("batch-independence", model, randn(16, 12, 8), target=classes(3, 16))
+    assert probe.outcome == outcome, probe
+    assert subject is None or probe.subject == subject
+
+
+def test_examples_that_are_meant_to_meet_are_not_judged():
+    model = Call(lambda m, x, a: m.b(a @ m.b(x).tanh()), b=linear(3, 3))
+    near = (torch.rand(16, 16, generator=GENERATOR) < 0.2).float() + torch.eye(16)
+    assert (
+        "examples by examples" in probed("batch-independence", model, randn(16, 3), near, target=classes(3, 16)).reason
+    )
+
+
+# -- causality and target-offset
+
+
+def tokens(m, x):
+    return m.b(m.r(m.e(x))[0]).transpose(1, 2)
+
+
+def sequence_model(**options):
+    return Call(
+        tokens, e=nn.Embedding(9, 8), r=nn.GRU(8, 6, batch_first=True, **options), b=linear(6 * (1 + bool(options)), 9)
+    )
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2])
+def test_how_far_targets_are_shifted(offset):
+    data = classes(9, 6, 22)
+    probe = probed("target-offset", sequence_model(), data[:, :20], target=data[:, offset : 20 + offset])
+    assert (probe.outcome, probe.number("offset")) == ("shifted", offset)
+
+
+@pytest.mark.parametrize(("options", "outcome"), [({}, "causal"), ({"bidirectional": True}, "leak")])
+def test_whether_a_model_sees_what_comes_after(options, outcome):
+    data = classes(9, 6, 21)
+    assert probed("causality", sequence_model(**options), data[:, :-1], target=data[:, 1:]).outcome == outcome
+
+
+def test_masked_targets_are_no_shift():
+    data = classes(8, 6, 20)
+    hidden = torch.rand(data.shape, generator=GENERATOR) < 0.3
+    model, target = sequence_model(bidirectional=True), data.masked_fill(~hidden, -100)
+    assert probed("target-offset", model, data.masked_fill(hidden, 8), target=target).outcome == "unrelated"
+
+
+# -- derivative
+
+
+def function(forward, backward):
+    class Custom(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return forward(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return backward(ctx.saved_tensors[0], grad)
+
+    return Custom.apply
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "outcome"),
+    [
+        (torch.tanh, lambda x, g: g * (1 - x.tanh() ** 2), "agrees"),
+        (torch.tanh, lambda x, g: g * (1 - x.tanh()), "differs"),
+        (torch.tanh, lambda x, g: -g * (1 - x.tanh() ** 2), "differs"),
+        (torch.round, lambda x, g: g, "flat"),
+        (lambda x: x.clamp(-0.1, 0.1), lambda x, g: g, "flat"),
+        (lambda x: x.view_as(x), lambda x, g: -g, "identity"),
+        (torch.relu, lambda x, g: g * (x > 0), "agrees"),
+    ],
+)
+def test_hand_written_backwards(forward, backward, outcome):
+    apply = function(forward, backward)
+    model = Call(lambda m, x: m.b(apply(m.a(x))), a=linear(4, 8), b=linear(8, 3))
+    assert probed("derivative", model, randn(8, 4), target=classes(3, 8)).outcome == outcome
+
+
+# -- overfit-batch
+
+
+def test_a_batch_that_can_be_learned_by_heart_and_one_that_can_not():
+    x, y = randn(16, 8), classes(3, 16)
+    wide = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 3))
+    assert probed("overfit-batch", wide, x, target=y).outcome == "memorised"
+    blind = Call(lambda m, x: m.a(x * 0), a=linear(8, 3))
+    assert probed("overfit-batch", blind, x, target=y).outcome == "not-memorised"
+
+
+# -- what they leave behind, and what they cost
+
+
+def test_nothing_of_the_step_is_changed():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    tape = tape_of(model, randn(8, 4), target=classes(3, 8))
+    before = (
+        copy.deepcopy(model.state_dict()),
+        torch.get_rng_state(),
+        [leaf.value.clone() for leaf in tape.leaves.values()],
+    )
+    bench = Bench(tape, 0.0, 30.0)
+    assert {p.name for p in make(bench, PROBES)} == set(PROBES)
+    assert all(torch.equal(a, b) for a, b in zip(before[0].values(), model.state_dict().values(), strict=True))
+    assert torch.equal(before[1], torch.get_rng_state())
+    assert all(torch.equal(a, leaf.value) for a, leaf in zip(before[2], tape.leaves.values(), strict=True))
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert model.training
+
+
+def test_without_time_nothing_is_made_and_the_reason_is_said():
+    found = list(make(Bench(tape_of(nn.Linear(4, 3), randn(8, 4), target=classes(3, 8)), 1.0, 0.1), PROBES))
+    assert not any(p.outcome for p in found)
+    assert any("0.1 s are left" in p.reason for p in found)
+
+
+def loop(steps=34):
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        x, y = torch.randn(16, 4), torch.randint(0, 3, (16,))
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return [*model.state_dict().values(), torch.get_rng_state()]
+
+
+def test_a_training_with_experiments_is_the_same_to_the_last_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr(probing, "ENOUGH", 10)  # so that the one at the end is made, too
+    alone = loop()
+    with observed(tmp_path) as seen:
+        watched = loop()
+    assert all(torch.equal(a, b) for a, b in zip(alone, watched, strict=True))
+    assert [p.step for p in made(seen.run.probes, 0, "input-independence")] == [2, 30]
+    assert made(seen.run.probes, 0, "batch-independence")[0].outcome == "independent"
+    assert made(seen.run.probes, 0, "overfit-batch")
+
+
+def test_without_memory_for_tapes_there_are_no_experiments(tmp_path):
+    with observed(tmp_path, tapes=TapeOptions(most_bytes=0)) as seen:
+        loop()
+    assert not seen.run.probes
