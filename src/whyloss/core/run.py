@@ -236,6 +236,7 @@ class Run:
     idle: tuple[Trace, ...] = ()  # optimizers that were built and have not taken a step
     pending: tuple[Pending, ...] = ()
     skipped_updates: tuple[tuple[int, int], ...] = ()  # (trace, step) that a loss scaler left out
+    skipped_scales: tuple[float | None, ...] = ()  # its scale at each of them
     located: tuple[Located, ...] = ()  # where steps first turned non-finite
     metrics: Mapping[str, Series] = field(default_factory=dict)  # given by run.log(); loss/eval[i] of evaluation i
     fed: Fed | None = None  # the training batches that were looked at

@@ -85,6 +85,7 @@ class Waiting:
 class SkippedUpdate:
     trace: Count
     step: Count
+    scale: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

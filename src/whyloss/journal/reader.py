@@ -61,6 +61,7 @@ def read_run(folder: str | Path, rank: int | None = None) -> Run:
         idle=tuple(t for t in traces if not t.updates),
         pending=tuple(_pending(w) for w in of(events, Waiting)),
         skipped_updates=tuple((s.trace, s.step) for s in of(events, SkippedUpdate)),
+        skipped_scales=tuple(s.scale for s in of(events, SkippedUpdate)),
         located=tuple(of(events, Located)),
         fed=next(reversed(of(events, Fed)), None),
         kept=max(of(events, Kept), key=lambda k: k.alive, default=None),

@@ -59,6 +59,14 @@ class LossOp:
                 return torch.as_tensor(getattr(F, kind)(self.prediction, self.target))
         return None
 
+    def count(self) -> torch.Tensor | None:
+        """How many targets go into its mean. None where it has no mean, or weighs them."""
+        if self.target is None or self.objective.reduction != "mean":
+            return None
+        if self.objective.kind in ("cross_entropy", "nll_loss"):
+            return None if self.target.is_floating_point() else (self.target != self.ignore_index).sum()
+        return torch.tensor(float(self.target.numel()), device="cpu")
+
 
 def leaves(roots: Iterable[Any]) -> tuple[list[torch.Tensor], bool]:
     """The leaf tensors that require grad and are reached from these nodes, and whether the whole graph was walked."""

@@ -43,6 +43,8 @@ class Backward:
         self.tensors = list(loss) if isinstance(loss, tuple | list) else [loss]
         self.loss: torch.Tensor | None = None
         self.value: torch.Tensor | None = None
+        self.count: torch.Tensor | None = None
+        self.scale: torch.Tensor | None = None
         self.objectives: list[Any] = []
         self.before: dict[int, Marks] = {}
         self.credited: list[OptimizerWatch] = []
@@ -77,7 +79,7 @@ class Observer:
         self._keys = self._count = 0  # tensors ever named, watches ever made
         self._leaves = Leaves()
         self._kept = KeptGraphs()
-        self._scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
+        self._scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor, torch.Tensor | None]] = []
         self._running: Backward | None = None
         self._loss: torch.Tensor | None = None
         self._began = 0.0
@@ -207,7 +209,9 @@ class Observer:
         """The value of what backward() is called of: the sum where it is several scalars."""
         tensors = running.tensors
         if tensors and all(isinstance(t, torch.Tensor) and t.numel() == 1 for t in tensors):
-            values = [self._unscaled(t).detach().clone() for t in tensors]
+            found = [self._unscaled(t) for t in tensors]
+            running.scale = found[0][1]
+            values = [t.detach().clone() for t, _ in found]
             running.loss = (
                 values[0] if len(values) == 1 else torch.stack([v.reshape(()) for v in values]).sum()
             ).reshape(())
@@ -225,6 +229,7 @@ class Observer:
         running.objectives = [op.objective for op in ops]
         with torch.no_grad():
             running.value = ops[0].value() if len(ops) == 1 else None
+            running.count = ops[0].count() if len(ops) == 1 and observing else None
         for watch in observing:
             watch.targets.add(ops)  # now: backward frees what they hold, and so must we
 
@@ -254,23 +259,30 @@ class Observer:
         self.tapes.credited(watch)
         if not watch.evaluated:
             watch.calls.add("backward", running.file, running.line)
-        watch.backward_done(running.loss, running.value if watch.observing else None, running.objectives)
+        if running.scale is not None:
+            watch.scale = running.scale
+        value, count = (running.value, running.count) if watch.observing else (None, None)
+        watch.backward_done(running.loss, value, running.objectives, count)
 
-    def _unscaled(self, loss: torch.Tensor) -> torch.Tensor:
-        for reference, value in self._scaled:
+    def _unscaled(self, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The loss as it was before a loss scaler multiplied it, and with what."""
+        for reference, value, scale in self._scaled:
             if reference() is loss:
-                return value
-        return loss
+                return value, scale
+        return loss, None
 
-    def scaled(self, outputs: Any, scaled: Any) -> None:
+    def scaled(self, outputs: Any, scaled: Any, scale: torch.Tensor | None) -> None:
         several = isinstance(outputs, tuple | list)
         for o, s in zip(outputs, scaled, strict=False) if several else [(outputs, scaled)]:
             if isinstance(o, torch.Tensor) and isinstance(s, torch.Tensor) and o.numel() == 1:
-                self._scaled = [*self._scaled[-7:], (weakref.ref(s), o.detach())]
+                self._scaled = [*self._scaled[-7:], (weakref.ref(s), o.detach(), scale)]
 
-    def unscaled(self, optimizer: Optimizer) -> None:
+    def unscaled(self, optimizer: Optimizer, scale: torch.Tensor | None) -> None:
         self.tapes.touched()
-        self._record("unscale", [self._watch(optimizer)])
+        watch = self._watch(optimizer)
+        self._record("unscale", [watch])
+        if watch is not None:
+            watch.scale = scale
 
     def zeroed(self, optimizer: Optimizer) -> None:
         self._settled()
@@ -361,14 +373,15 @@ class Observer:
             record.drain()
             self.on_update(watch.step)
 
-    def step_skipped(self, optimizer: Optimizer) -> None:
+    def step_skipped(self, optimizer: Optimizer, scale: torch.Tensor | None) -> None:
         """A loss scaler found non-finite gradients and left the update out."""
         watch = self._watch(optimizer)
         self._since_update = 0
         if watch is not None:
             self.tapes.skipped(watch)
             watch.skip()
-            self._start().journal.event("skipped", trace=watch.index, step=watch.step)
+            factor = None if scale is None else float(scale)  # the scaler itself has just waited for the device
+            self._start().journal.event("skipped", trace=watch.index, step=watch.step, scale=factor)
 
     def _updates(self) -> int:
         """The updates of the optimizer that has made most."""

@@ -16,6 +16,7 @@ from whyloss.core.run import Module, Objective, Tensor
 from whyloss.core.series import ABSENT, Floats
 from whyloss.observe.activations import PARTS, Guard, Sketch
 from whyloss.observe.calls import Calls
+from whyloss.observe.held import HeldValues
 from whyloss.observe.leaves import Leaves
 from whyloss.observe.models import Root, owned_parameters
 from whyloss.observe.rows import Row, fetch, norms
@@ -32,6 +33,7 @@ SETTINGS = (float, int, bool, str, type(None))
 COMPILED = "torch.compile hides the modules from which activations would be taken"
 UPDATE_COLUMNS = ("seconds", "observer/seconds", "loss/train", "backwards", "order", "training")
 CLIP_COLUMNS = ("clip/limit", "clip/norm", "clip/value")
+COUNTS = ("target/fewest", "target/most")
 
 
 class OptimizerWatch:
@@ -46,6 +48,8 @@ class OptimizerWatch:
         self.roots: list[Root] = []
         self.sketch: Sketch | None = None
         self.targets = Targets()
+        self.held_values = HeldValues()
+        self.scale: torch.Tensor | None = None  # of the loss scaler; changed in place once the update is over
         self.calls = Calls()
         self.objectives: list[Objective] = []
         self.backwards = 0
@@ -68,6 +72,8 @@ class OptimizerWatch:
         self._losses: list[torch.Tensor] = []
         self._wiped: list[torch.Tensor] = []  # losses whose gradients were cleared before the update
         self._values: list[torch.Tensor] = []
+        self._counts: list[torch.Tensor] = []  # targets that count in each backward pass
+        self._summed = torch.empty(0, device="cpu")  # norms of the gradients right after the last one of several
         self._leftover: list[torch.Tensor] = []
         self._cleared = False
         self._clip: tuple[int, float, torch.Tensor | None] | None = None
@@ -93,7 +99,8 @@ class OptimizerWatch:
             self.sketch.disarm()
         self.sketch, self.roots, self._strong, self._snapshot, self._dead_rows = None, [], [], [], {}
         self.tensors, self._moving, self._losses, self._wiped, self._leftover = [], [], [], [], []
-        self._gradient_columns = []
+        self._gradient_columns, self.scale = [], None
+        self.held_values = HeldValues()
 
     # -- what to observe
 
@@ -181,11 +188,13 @@ class OptimizerWatch:
         names = [t.name for t, _ in self.tensors]
         weights = [t.name for t, _ in self.tensors if _has_rows(t)]
         rates = [f"lr[{g}]" for g in range(len(self.groups))]
-        update = [*UPDATE_COLUMNS, *CLIP_COLUMNS, *rates, "grad/leftover", "grad/total", "found-inf"]
+        update = [*UPDATE_COLUMNS, *CLIP_COLUMNS, *rates, "grad/leftover", "grad/total", "found-inf", "scale"]
         update += [f"grad/norm[{n}]" for n in names]
-        sample = ["objective/value", *LABELS, "target/variance"]
+        sample = ["objective/value", *LABELS, *COUNTS, "target/variance", "state/step", "state/tensors", "grad/summed"]
+        sample += [f"decay[{g}]" for g in range(len(self.groups))]
         sample += [f"weight/norm[{n}]" for n in names]
         sample += [f"update/norm[{t.name}]" for t, _ in self.tensors if t.in_optimizer]
+        sample += [f"weight/held[{t.name}]" for t, _ in self.tensors if t.in_optimizer]
         sample += [f"rows/spread[{n}]" for n in weights] + [f"gradient/dead_rows[{n}]" for n in weights]
         sample += [f"activation/{p}[{s}]" for s in self.sketch.slots for p in PARTS]
         self.columns = {"updates": _indexed(update), "samples": _indexed(sample)}
@@ -214,8 +223,18 @@ class OptimizerWatch:
         elif self.backwards == 0 or self._leftover:
             self._leftover.append(norms(left))
 
-    def backward_done(self, loss: torch.Tensor | None, value: torch.Tensor | None, objectives: list[Objective]) -> None:
+    def backward_done(
+        self,
+        loss: torch.Tensor | None,
+        value: torch.Tensor | None,
+        objectives: list[Objective],
+        count: torch.Tensor | None = None,
+    ) -> None:
         self.backwards += 1
+        if self.backwards > 1 and self.step in SPREADS and not self.evaluated:
+            self._summed = norms(gradients(self.parameters()))
+        if count is not None and len(self._counts) < MOST_LOSSES:
+            self._counts.append(count)
         if loss is not None and len(self._losses) < MOST_LOSSES:
             self._losses.append(loss)
         if value is not None and len(self._values) < MOST_LOSSES:
@@ -260,6 +279,9 @@ class OptimizerWatch:
             column = self.columns["updates"].get(f"lr[{g}]")
             if column is not None:
                 _put_rate(self.update, column, group.get("lr"))
+            column = self.columns["samples"].get(f"decay[{g}]")
+            if self.sample is not None and column is not None:
+                _put_rate(self.sample, column, group.get("weight_decay"))
         if not closure:
             self._gradients(self.update)
         if self.sample is not None:
@@ -310,6 +332,20 @@ class OptimizerWatch:
             self._spreads(row)
         if not self._closure:
             self._dead_row_shares(row)
+            if self.held_values.due(self.step):
+                self.held_values.look(row, columns, self.tensors)
+        self._state(row)
+
+    def _state(self, row: Row) -> None:
+        """How far the optimizer's own memory goes back: its update counter, and how many tensors have any."""
+        optimizer, columns = self.optimizer, self.columns["samples"]
+        kept = [s for s in optimizer.state.values() if isinstance(s, dict) and s] if optimizer is not None else []
+        row.put(columns["state/tensors"], len(kept))
+        counter = kept[0].get("step") if kept else None
+        if isinstance(counter, torch.Tensor) and counter.numel() == 1:
+            row.later([columns["state/step"]], counter.detach().clone())
+        elif isinstance(counter, int | float):
+            row.put(columns["state/step"], counter)
 
     def _spreads(self, row: Row) -> None:
         """‖W − its first row‖ / ‖W‖ of every weight: 0 where all rows are the same."""
@@ -352,6 +388,8 @@ class OptimizerWatch:
         row.put(columns["seconds"], seconds)
         row.put(columns["observer/seconds"], observer_seconds)
         row.put(columns["backwards"], self.backwards)
+        if self.scale is not None:
+            row.later([columns["scale"]], self.scale)
         row.put(columns["order"], self.calls.close())
         if self.roots:
             row.put(columns["training"], float(self.roots[0].module.training))
@@ -398,6 +436,12 @@ class OptimizerWatch:
             torch._foreach_sub_(self._snapshot, [p for _, p in self._moving])
             row.later([columns[f"update/norm[{t.name}]"] for t, _ in self._moving], norms(self._snapshot))
         self._put_mean(row, columns["objective/value"], self._values)
+        if len(self._counts) > 1:
+            counts = torch.stack([c.to(self._counts[0].device, torch.float64) for c in self._counts])
+            row.later([columns[c] for c in COUNTS], torch.stack([counts.min(), counts.max()]))
+        if len(self._summed):
+            where = row.scratch(self._summed)
+            row.lastly(lambda v: v.__setitem__(columns["grad/summed"], _total(v[where])))
         assert self.sketch is not None
         self.sketch.reduce(row, columns)
         self.targets.put(row, columns)
@@ -431,7 +475,8 @@ class OptimizerWatch:
 
     def _next(self) -> None:
         self._losses, self._wiped, self._values, self.backwards, self._leftover = [], [], [], 0, []
-        self._cleared, self._clip, self._clip_value = False, None, None
+        self._counts, self._summed = [], torch.empty(0, device="cpu")
+        self._cleared, self._clip, self._clip_value, self.scale = False, None, None, None
         self.update, self.sample, self._moving = None, None, []
 
     # -- description

@@ -163,7 +163,7 @@ class Patches:
         @functools.wraps(scale)
         def scaled(scaler: Any, outputs: Any) -> Any:
             result = scale(scaler, outputs)
-            self._see(o.scaled, outputs, result)
+            self._see(o.scaled, outputs, result, _scale_of(scaler))
             return result
 
         @functools.wraps(step)
@@ -171,12 +171,12 @@ class Patches:
             before = o.steps(optimizer)
             result = step(scaler, optimizer, *args, **kwargs)
             if isinstance(optimizer, Optimizer) and o.steps(optimizer) == before:
-                self._see(o.step_skipped, optimizer)
+                self._see(o.step_skipped, optimizer, _scale_of(scaler))
             return result
 
         self._set(scaler, "scale", scaled)
         self._set(scaler, "step", stepped)
-        self._after(scaler, "unscale_", lambda scaler, optimizer, *a, **k: (o.unscaled, optimizer))
+        self._after(scaler, "unscale_", lambda scaler, optimizer, *a, **k: (o.unscaled, optimizer, _scale_of(scaler)))
 
     def _hook_steps(self) -> None:
         o = self.observer
@@ -203,6 +203,12 @@ def _module(model: Any = None, **_: Any) -> nn.Module | None:
     """The module that torch.compile was given, itself or as the owner of a method."""
     owner = getattr(model, "__self__", model)
     return owner if isinstance(owner, nn.Module) else None
+
+
+def _scale_of(scaler: Any) -> torch.Tensor | None:
+    """The scale, on its device. It is changed in place, once the update is over."""
+    scale = getattr(scaler, "_scale", None)
+    return scale if isinstance(scale, torch.Tensor) else None
 
 
 def _kept(parameters: Any) -> Any:
