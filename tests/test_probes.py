@@ -259,3 +259,22 @@ def test_without_memory_for_tapes_there_are_no_experiments(tmp_path):
     with observed(tmp_path, tapes=TapeOptions(most_bytes=0)) as seen:
         loop()
     assert not seen.run.probes
+
+
+# -- padding-invariance
+
+
+@pytest.mark.parametrize(
+    ("function", "outcome"),
+    [
+        (lambda m, x: m.b(m.r(m.e(x))[0][:, -1]), "leak"),
+        (lambda m, x: m.b(m.r(m.e(x))[0][torch.arange(len(x)), (x > 0).sum(1) - 1]), "independent"),
+        (lambda m, x: m.b(m.e(x)[..., :5].mean(1)), "leak"),
+        (lambda m, x: m.b((m.e(x)[..., :5] * (x > 0)[..., None]).sum(1)), "independent"),
+    ],
+)
+def test_padding_that_counts_and_padding_that_does_not(function, outcome):
+    lengths = torch.arange(2, 10)[:, None]
+    ids = torch.randint(1, 20, (8, 12), generator=GENERATOR).masked_fill(torch.arange(12)[None] >= lengths, 0)
+    model = Call(function, e=nn.Embedding(20, 6), r=nn.GRU(6, 5, batch_first=True), b=linear(5, 3))
+    assert probed("padding-invariance", model, ids, target=classes(3, 8)).outcome == outcome

@@ -16,10 +16,17 @@ from whyloss.tape.probes.derivative import NAME as DERIVATIVE
 from whyloss.tape.probes.input_independence import NAME as INPUT_INDEPENDENCE
 from whyloss.tape.probes.memory import NAME as OVERFIT_BATCH
 from whyloss.tape.probes.memory import NEAR, floor
+from whyloss.tape.probes.padding import NAME as PADDING_INVARIANCE
 from whyloss.tape.tape import Tape
 
 FIRST = 2  # update: by then a head or a branch that began at zero has moved
-ONCE = (DERIVATIVE, TARGET_OFFSET, CAUSALITY, BATCH_INDEPENDENCE)  # what holds of one step holds of all
+ONCE = (
+    DERIVATIVE,
+    TARGET_OFFSET,
+    CAUSALITY,
+    BATCH_INDEPENDENCE,
+    PADDING_INVARIANCE,
+)  # what holds of one step holds of all
 ANEW = (INPUT_INDEPENDENCE,)  # depends on what was learned
 MOST_STEPS = 6  # of one optimizer
 MOST_TRACES = 4

@@ -5,10 +5,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from whyloss.core.probe import Probe
-from whyloss.tape.probes import alignment, batch_independence, causality, derivative, input_independence, memory
+from whyloss.tape.edit import Refused
+from whyloss.tape.probes import (
+    alignment,
+    batch_independence,
+    causality,
+    derivative,
+    input_independence,
+    memory,
+    padding,
+)
 from whyloss.tape.probes.bench import Bench, NotMade
 
-MODULES = (derivative, alignment, causality, batch_independence, input_independence, memory)
+MODULES = (derivative, alignment, causality, batch_independence, padding, input_independence, memory)
 PROBES: Mapping[str, Callable[[Bench], Iterable[Probe]]] = {module.NAME: module.probe for module in MODULES}
 
 
@@ -18,7 +27,7 @@ def make(bench: Bench, names: Iterable[str]) -> Iterator[Probe]:
         began = time.perf_counter()
         try:
             found = list(PROBES[name](bench))
-        except NotMade as error:
+        except (NotMade, Refused) as error:
             found = [_not_made(bench, name, str(error))]
         except Exception as error:  # noqa: BLE001 - whatever the program's own functions raise on other data
             found = [_not_made(bench, name, f"it failed: {type(error).__name__}: {str(error)[:200]}")]
