@@ -1,18 +1,19 @@
-"""How the gradient changes from layer to layer: a profile over depth, and its slope."""
+"""How gradients and activations change from layer to layer: a profile over depth, and its slope."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from whyloss.core.run import Run, Tensor, Trace
+from whyloss.core.run import Module, Run, Tensor, Trace
 from whyloss.core.sample import sample_modules, sample_run, sample_tensors
 from whyloss.core.series import Floats
 
 LAYERS = ("Linear", "Conv", "LazyLinear", "LazyConv", "Bilinear")  # kinds of module, by how they begin
 FEWEST = 4  # layers: fewer make no slope
+DEEP = 5  # the same for activations, whose first and last layers have widths of their own
 STEADY = 0.75  # of the layers go the same way: a geometric change does so at nearly every layer
 JUMP = 0.5  # of the whole way: a layer that makes half of it is that layer's own matter, no slope
 
@@ -33,9 +34,9 @@ class Profile:
 
 @dataclass(frozen=True)
 class Slope:
-    """From the output to the input: `per_layer` the factor of a layer (median of all pairs, Theil & Sen), `total` the
-    factor from the last layer to the first, `steady` the share of layers that go the same way, `jump` the largest share
-    of the whole way (in logarithms) that one layer makes."""
+    """Along the layers: `per_layer` the factor of a layer (median of all pairs, Theil & Sen), `total` the factor from
+    one end to the other, `steady` the share of layers that go the same way, `jump` the largest share of the whole way
+    (in logarithms) that one layer makes."""
 
     per_layer: float
     total: float
@@ -75,12 +76,18 @@ def profile(trace: Trace, part: str, updates: int | None = None) -> Profile | No
 
 
 def slope(p: Profile) -> Slope:
-    at = np.flatnonzero(~np.isnan(p.values))
-    v = p.values[at]
+    """From the output to the input."""
+    return slope_along(p.values[::-1])
+
+
+def slope_along(values: Floats) -> Slope:
+    """Of logarithms in the order in which they stand, NaN left out. Two and more."""
+    at = np.flatnonzero(~np.isnan(values))
+    v = values[at]
     i, j = np.triu_indices(len(v), 1)
-    per = -float(np.median((v[j] - v[i]) / (at[j] - at[i])))
-    steps = -np.diff(v)
-    way = float(v[0] - v[-1])
+    per = float(np.median((v[j] - v[i]) / (at[j] - at[i])))
+    steps = np.diff(v)
+    way = float(v[-1] - v[0])
     with np.errstate(over="ignore"):
         return Slope(
             per_layer=float(np.exp(per)),
@@ -88,6 +95,36 @@ def slope(p: Profile) -> Slope:
             steady=float(np.mean(np.sign(steps) == np.sign(per))),
             jump=float(np.max(np.abs(steps)) / abs(way)) if way else np.inf,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """ln of the std of what each affine layer puts out before the first update, in forward order."""
+
+    modules: tuple[Module, ...]
+    values: Floats
+
+    @property
+    def first(self) -> float:
+        return float(np.exp(self.values[0]))
+
+    @property
+    def last(self) -> float:
+        return float(np.exp(self.values[-1]))
+
+
+def sizes(trace: Trace) -> Sizes | None:
+    """None with fewer than `DEEP` layers. Those that put out a constant are left out (a branch that starts at zero),
+    and those that run several times in a forward pass."""
+    ran = [m for m in trace.modules if m.order is not None and len(m.slots) == 1 and m.kind.startswith(LAYERS)]
+    known: list[tuple[Module, float]] = []
+    for m in sorted(ran, key=lambda m: m.order or 0):
+        std = trace.signal(f"activation/std[{m.slots[0]}]")
+        if std is not None and std.steps[0] == 0 and 0 < std.first < np.inf:
+            known.append((m, float(np.log(std.first))))
+    if len(known) < DEEP:
+        return None
+    return Sizes(tuple(m for m, _ in known), np.array([v for _, v in known]))
 
 
 def weight_norm(trace: Trace) -> float:
@@ -113,3 +150,12 @@ def sample_deep(
         given = weights if weights is not None and t.name.endswith("weight") else size
         signals[f"grad/norm[{t.name}]"] = float(given * np.sqrt(t.size))
     return sample_run(loss=loss, tensors=tensors, modules=modules, signals=signals | dict(more or {}))
+
+
+def sample_sizes(stds: Sequence[float], loss: ArrayLike) -> Run:
+    """A made-up run of a deep network: the std of what each affine layer puts out before the first update."""
+    widths = (16,) * (len(stds) + 1)
+    modules = sample_modules(widths)
+    affine = [m.path for m in modules if m.kind == "Linear"]
+    signals = {f"activation/std[{path}]": std for path, std in zip(affine, stds, strict=True)}
+    return sample_run(loss=loss, tensors=sample_tensors(widths), modules=modules, signals=signals)

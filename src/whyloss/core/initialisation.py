@@ -7,8 +7,10 @@ figures or heavier tails. What is constant (norm layers, zeros), a vector, or to
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from whyloss.core.run import Tensor
+from whyloss.core.run import Tensor, Trace
+from whyloss.core.step_graph import WEIGHT_SECOND, StepGraph
 
 FEWEST = 32  # values below which the figures of a weight say nothing
 ERRORS = 3.0  # standard errors that std and mean may be off: 1 fresh weight in 200 is missed
@@ -117,3 +119,43 @@ def _moments(t: Tensor, std: float, error: float) -> bool:
     root = math.sqrt(t.size)
     padding = 0.5 / t.shape[0] if t.kind.startswith("Embedding") else 0.0
     return abs(t.std / std - 1) <= ERRORS * error / root + padding and abs(t.mean) <= ERRORS * std / root
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A weight that multiplies what goes through the network. `ratio`: its std at the start times √fan_in, which keeps
+    the size of a signal at 1; Kaiming's is √2, PyTorch's default 0.58."""
+
+    tensor: Tensor
+    fan_in: int
+    ratio: float
+
+
+def scales(trace: Trace) -> tuple[Scaled, ...]:
+    """Of the trained weights in the order of their use, or of registration where no step was recorded. Constant ones
+    are left out: zeros are a matter of their own."""
+    used = _fans(trace.graphs[0]) if trace.graphs else {}
+    found = {t.name: t for t in trace.trained if t.std is not None and math.isfinite(t.std) and t.std > 0}
+    names = {name: t for t in found.values() for name in (t.name, *t.aliases)}
+    fans = used or {
+        t.name: t.fan_in for t in found.values() if t.kind.startswith(("Linear", "Conv")) and len(t.shape) > 1
+    }
+    return tuple(
+        Scaled(names[n], fan, (names[n].std or 0.0) * math.sqrt(fan))
+        for n, fan in fans.items()
+        if n in names and fan >= 1 and names[n].size >= FEWEST
+    )
+
+
+def _fans(graph: StepGraph) -> dict[str, int]:
+    """Name of a parameter that an affine call multiplies with → how many numbers each of its results is a sum of."""
+    parameters = {leaf.value: leaf.name for leaf in graph.leaves if leaf.role == "parameter" and leaf.name}
+    fans: dict[str, int] = {}
+    for op in graph.affine:
+        for n in op.inputs:
+            shape = graph.values[n].shape
+            if n not in parameters or len(shape) < 2 or n == op.tensors.get("bias"):
+                continue
+            rows_first = op.kind in WEIGHT_SECOND  # [outputs, inputs, …]; a factor of a product is [inputs, outputs]
+            fans.setdefault(parameters[n], math.prod(shape[1:]) if rows_first else shape[-2])
+    return fans

@@ -1,12 +1,13 @@
 """Everything recorded of one training run, as plain data. Rules read this and nothing else."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from whyloss.core.copies import Copy
 from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.finding import Place
 from whyloss.core.kept import Kept
@@ -180,6 +181,10 @@ class Trace:
     def module(self, path: str) -> Module | None:
         return next((m for m in self.modules if m.path == path), None)
 
+    def place_of_module(self, module: Module) -> Place:
+        """The module and the user's line that calls it."""
+        return replace(module.place, module=module.path or None)
+
     def depth(self, tensor: Tensor) -> int:
         """The order of the tensor's module in the forward pass; -1 where that is not known."""
         module = self.module(tensor.module)
@@ -243,6 +248,7 @@ class Run:
     evaluations: tuple[Evaluation, ...] = ()
     kept: Kept | None = None  # when most graphs of losses outlived their backward pass
     probes: tuple[Probe, ...] = ()  # small experiments on recorded steps
+    copies: tuple[Copy, ...] = ()  # of the trained models, that no optimizer holds; looked for at the end only
     facts: Facts = Facts()
 
     @property

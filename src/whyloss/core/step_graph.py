@@ -54,6 +54,10 @@ ELEMENTWISE = names("""
     mul multiply ne or pow radd rdiv remainder rmul rpow rsub rtruediv sub subtract true_divide truediv xlogy xor
 """)
 DROPOUTS = names("alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout feature_dropout")
+INITIALISERS = names("""
+    constant dirac eye kaiming_normal kaiming_uniform normal ones orthogonal sparse trunc_normal uniform xavier_normal
+    xavier_uniform zeros
+""")
 WEIGHT_SECOND = names("""
     linear convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
 """)
@@ -401,6 +405,20 @@ class StepGraph:
             if isinstance(source, Leaf) and source.role not in ("parameter", "buffer"):
                 found.append((op, source))
         return tuple(found)
+
+    @cached_property
+    def affine(self) -> tuple[Op, ...]:
+        """The calls that multiply what they are given with a weight."""
+        return tuple(op for k, op in enumerate(self.ops) if self._affine_input(k) is not None)
+
+    def hidden(self, op: Op) -> bool:
+        """Whether what the call makes goes into an affine call, in whatever way."""
+        return not self._before_affine.isdisjoint(self.flow.written[self.flow.place(op)])
+
+    @cached_property
+    def _before_affine(self) -> frozenset[State]:
+        given = (self._affine_input(k) for k in range(len(self.ops)))
+        return _closure([s for s in given if s is not None], self.flow.data)
 
     def following(self, op: Op) -> tuple[Op, ...]:
         """The calls that are given what the call made, looking through none."""

@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from whyloss.core.copies import Copy
 from whyloss.core.errors import NothingToJudge
 from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.finding import Place
@@ -130,6 +131,7 @@ KINDS: dict[str, type] = {
     "evaluation": Evaluation,
     "kept": Kept,
     "probe": Probe,
+    "copy": Copy,
     "limit": Limit,
     "detached": Detached,
     "end": End,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from whyloss.core.copies import Copy
 from whyloss.core.errors import NothingToJudge
 from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.kept import Kept
@@ -67,6 +68,7 @@ def read_run(folder: str | Path, rank: int | None = None) -> Run:
         kept=max(of(events, Kept), key=lambda k: k.alive, default=None),
         evaluations=tuple({e.index: e for e in of(events, Evaluation)}.values()),
         probes=tuple(of(events, Probe)),
+        copies=tuple(of(events, Copy)),
         metrics=_metrics(folder, rank, events),
         facts=_facts(events, traces, lost),
     )

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from whyloss.core.errors import WhylossError
 from whyloss.core.finding import Place
 from whyloss.core.lines import place_at, user_line
+from whyloss.observe.copies import Copies
 from whyloss.observe.feed import Feed
 from whyloss.observe.graph import loss_ops, nodes
 from whyloss.observe.kept import KeptGraphs
@@ -67,6 +68,7 @@ class Observer:
         self.watches: dict[int, OptimizerWatch] = {}
         self.feed = Feed(self.see, lambda: self.record, self._updates, lambda module: self.tapes.path_of(module))
         self.tapes = Tapes(self.see, self._start, self.watches, tapes, self.feed)
+        self.copies = Copies(self.see)
         self.active = True
         self.failure: str | None = None
         self.on_detach: Callable[[], None] = lambda: None
@@ -133,6 +135,7 @@ class Observer:
         """Removes every hook and every reference to what belongs to the training."""
         try:
             self.feed.release()
+            self.copies.release()
             self.tapes.release()
             for watch in list(self.watches.values()):
                 watch.release()
@@ -356,6 +359,7 @@ class Observer:
         rows = watch.after_step(self.seconds, spent)
         self.tapes.updated(watch)
         self.feed.evaluations.updated()
+        self.copies.look(watch, self._optimized)
         record = self._start()
         record.late(watch, self._leaves)
         record.rows(watch, rows)
@@ -404,6 +408,8 @@ class Observer:
         if record is not None:
             self.tapes.finish()
             self.feed.finish()
+            for copy in self.copies.facts(self._updates()):
+                record.journal.event("copy", **plain(copy))
             record.drain()
             if self._since_update:
                 self._pending()
@@ -502,10 +508,14 @@ class Observer:
 
     def _held_by_others(self, watch: OptimizerWatch) -> set[int]:
         mine = {id(p) for p in watch.parameters()}
+        return {id(p) for p in self._optimized(besides=watch.optimizer)} - mine
+
+    def _optimized(self, besides: Optimizer | None = None) -> list[torch.Tensor]:
+        """What the optimizers hold."""
         optimizers = [reference() for reference, _ in list(self._built.values())]
         optimizers += [w.optimizer for w in list(self.watches.values())]
-        groups = [g for o in optimizers if o is not None and o is not watch.optimizer for g in o.param_groups]
-        return {id(p) for group in groups for p in group["params"]} - mine
+        groups = [g for o in optimizers if o is not None and o is not besides for g in o.param_groups]
+        return [p for group in groups for p in group["params"]]
 
     def retire(self, key: int, watch: OptimizerWatch) -> None:
         """The optimizer is gone: nothing of its model is held any longer."""
