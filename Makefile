@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format schema tape-table cause-pages bench clean
+.PHONY: demo test lint format schema tape-table cause-pages bench bench-peers clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
@@ -37,9 +37,13 @@ cause-pages: $(VENV)/.installed ## write docs/causes again from the rules
 
 bench: $(VENV)/.installed ## who names the cause, what observing costs, how fast a tape trains, who locates non-finite values
 	$(BIN)/python benchmarks/detection.py
+	$(BIN)/python benchmarks/rules.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/tape_speed.py
 	$(BIN)/python benchmarks/nonfinite.py
+
+bench-peers: $(VENV)/.installed ## the same programs under other tools, in an environment of their own
+	$(BIN)/python benchmarks/detection.py --peers
 
 clean:
 	rm -rf $(VENV) .whyloss

@@ -40,19 +40,21 @@ class DropoutAlwaysOn(Rule):
             yield self.skipped("no pass in evaluation mode could be searched for dropout")
             return
         found = [(e, draw) for e in looked for draw in e.draws]
-        for place in dict.fromkeys(draw.place for _, draw in found):
-            yield self._found(*next((e, d) for e, d in found if d.place == place))
-        if not found:
+        if found:
+            lines = len({draw.place for _, draw in found})
+            yield self._found(*found[0], lines)
+        else:
             yield self.passed(f"no dropout in {sum(e.looked_for_draws for e in looked)} passes in evaluation mode")
 
-    def _found(self, e: Evaluation, draw: Draw) -> Outcome:
+    def _found(self, e: Evaluation, draw: Draw, lines: int) -> Outcome:
         by_hand = draw.own_mode and bool(e.deliberate)
         deliberate = by_hand or e.again >= self.again * e.passes
         how = "a dropout module that the model does not hold" if draw.own_mode else draw.call
         if by_hand:
             how = f"the dropout module {e.deliberate[0]}"
         return self.finding(
-            f"{how} drops {draw.p:.0%} of the values in evaluation mode",
+            f"{how} drops {draw.p:.0%} of the values in evaluation mode"
+            + (f", and so do calls at {lines - 1} more lines" if lines > 1 else ""),
             Evidence("share dropped in evaluation mode", draw.p, 0.0, "", (e.first,)),
             severity=Severity.INFO if deliberate else Severity.WARNING,
             place=replace(draw.place, op=draw.call),
