@@ -38,9 +38,7 @@ class HeldValues:
         of = [(t.key, p.shape, p.device) for t, p in mine]
         if of != self._of or self._start.dtype != values.dtype:
             self._begin(of, values, [_length(p) for _, p in mine])
-        self._pulls += (
-            torch.cat([_sample(g) if (g := _gradient(p)) is not None else self._none(p) for _, p in mine]) != 0
-        )
+        self._pulls += torch.cat([self._pull(p) for _, p in mine]) != 0
         self._moved |= values != self._start
         pulled = (self._pulls >= PULLS) & (self._start != 0)  # nothing is too small to be added to a 0
         counts = torch.zeros(2, len(mine), dtype=torch.float64, device=values.device)
@@ -55,8 +53,9 @@ class HeldValues:
 
         row.then(counts, put)
 
-    def _none(self, p: torch.Tensor) -> torch.Tensor:
-        return self._nothing[: _length(p)]
+    def _pull(self, p: torch.Tensor) -> torch.Tensor:
+        grad = _gradient(p)
+        return _sample(grad) if grad is not None else self._nothing[: _length(p)]
 
     def _begin(self, of: list[tuple[int, torch.Size, torch.device]], values: torch.Tensor, lengths: list[int]) -> None:
         self._of, self._start = of, values
