@@ -1,11 +1,15 @@
-"""Which gradients an update uses, from the order of calls that led to it."""
+"""Which gradients an update uses, and where clipping stands, from the order of calls that led to it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from whyloss.core.run import Call, Trace
+
+Order = tuple[Call, ...]
+CLIPS = ("clip_norm", "clip_value")
 
 
 @dataclass(frozen=True)
@@ -63,3 +67,56 @@ def _cleared(order: tuple[Call, ...]) -> int:
         elif call.what == "backward":
             since += (call.file, call.line) == lines[-1]
     return count
+
+
+def share_of_updates(trace: Trace, holds: Callable[[Order], bool], since: int = 0) -> float | None:
+    """The share of the updates, from that step on, whose order of calls has a property; None where no order is known.
+
+    In the thinned past of a long run only rows count whose updates all had the same order.
+    """
+    index = trace.signal("order")
+    if index is None or not trace.orders:
+        return None
+    index = index.since(since).finite
+    sure = index.values[index.low == index.high].astype(int)
+    sure = sure[(sure >= 0) & (sure < len(trace.orders))]
+    return float(np.mean(np.array([holds(order) for order in trace.orders])[sure])) if len(sure) else None
+
+
+def late_clip(order: Order) -> Call | None:
+    """A clipping before the first backward pass, that is after the step before, where none follows a backward pass."""
+    names = [c.what for c in order]
+    first = names.index("backward") if "backward" in names else 0
+    late = [c for c in order[:first] if c.what in CLIPS and "step" not in names[:first]]
+    return late[0] if late and not any(name in CLIPS for name in names[first:]) else None
+
+
+def scaled_clip(order: Order) -> Call | None:
+    """A clipping after a backward pass and before any unscaling."""
+    names = [c.what for c in order]
+    first = names.index("backward") if "backward" in names else len(names)
+    end = names.index("unscale") if "unscale" in names else len(names)
+    return next((c for c in order[first:end] if c.what in CLIPS), None)
+
+
+def inner_clip(order: Order) -> Call | None:
+    """A clipping between two backward passes of one line whose gradients are added up."""
+    last: Call | None = None  # backward pass
+    clip: Call | None = None  # since then
+    for call in _before_step(order):
+        if call.what == "zero_grad":
+            last = clip = None
+        elif call.what in CLIPS and last is not None:
+            clip = call
+        elif call.what == "backward":
+            if clip is not None and last is not None and (last.file, last.line) == (call.file, call.line):
+                return clip
+            last, clip = call, None
+    return None
+
+
+def accumulates(order: Order) -> bool:
+    """Whether the gradients of several backward passes, all of one line, are added up for the step."""
+    before = _before_step(order)
+    lines = {(c.file, c.line) for c in before if c.what == "backward"}
+    return len(lines) == 1 and _accumulates(order) and _cleared(order) == 0

@@ -21,7 +21,7 @@ class HeldValues:
     def __init__(self) -> None:
         self._next = 0.0
         self._of: list[tuple[int, torch.Size, torch.device]] = []  # which tensors, in this order
-        self._owner = self._start = self._pulls = self._moved = torch.empty(0, device="cpu")
+        self._owner = self._start = self._pulls = self._moved = self._nothing = torch.empty(0, device="cpu")
 
     def due(self, step: int) -> bool:
         return step in EARLY or (step > max(EARLY) and step >= self._next)
@@ -34,11 +34,11 @@ class HeldValues:
         mine = [(t, p) for t, p in mine if p.device == mine[0][1].device]
         if not mine:
             return
-        values = torch.cat([_sample(p.detach()) for _, p in mine])
+        values = torch.cat([_sample(p) for _, p in mine])
         of = [(t.key, p.shape, p.device) for t, p in mine]
         if of != self._of or self._start.dtype != values.dtype:
             self._begin(of, values, [_length(p) for _, p in mine])
-        self._pulls += torch.cat([_pulled(p) for _, p in mine])
+        self._pulls += torch.cat([self._pull(p) for _, p in mine]) != 0
         self._moved |= values != self._start
         pulled = (self._pulls >= PULLS) & (self._start != 0)  # nothing is too small to be added to a 0
         counts = torch.zeros(2, len(mine), dtype=torch.float64, device=values.device)
@@ -53,10 +53,15 @@ class HeldValues:
 
         row.then(counts, put)
 
+    def _pull(self, p: torch.Tensor) -> torch.Tensor:
+        grad = _gradient(p)
+        return _sample(grad) if grad is not None else self._nothing[: _length(p)]
+
     def _begin(self, of: list[tuple[int, torch.Size, torch.device]], values: torch.Tensor, lengths: list[int]) -> None:
         self._of, self._start = of, values
         self._pulls = torch.zeros(len(values), dtype=torch.int32, device=values.device)
         self._moved = torch.zeros(len(values), dtype=torch.bool, device=values.device)
+        self._nothing = torch.zeros(max(lengths), device=values.device)
         places = torch.arange(len(lengths), device="cpu")
         self._owner = places.repeat_interleave(torch.tensor(lengths, device="cpu")).to(values.device)
 
@@ -76,11 +81,9 @@ def _length(p: torch.Tensor) -> int:
 
 
 def _sample(t: torch.Tensor) -> torch.Tensor:
-    return t.reshape(-1)[:: _stride(t)]
+    return t.detach().view(-1)[:: _stride(t)]
 
 
-def _pulled(p: torch.Tensor) -> torch.Tensor:
+def _gradient(p: torch.Tensor) -> torch.Tensor | None:
     grad = p.grad
-    if grad is None or grad.layout != torch.strided or grad.shape != p.shape or not grad.is_contiguous():
-        return torch.zeros(_length(p), dtype=torch.bool, device=p.device)
-    return _sample(grad) != 0
+    return grad if grad is not None and grad.shape == p.shape and _plain(grad) else None

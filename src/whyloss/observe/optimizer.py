@@ -33,6 +33,7 @@ SETTINGS = (float, int, bool, str, type(None))
 COMPILED = "torch.compile hides the modules from which activations would be taken"
 UPDATE_COLUMNS = ("seconds", "observer/seconds", "loss/train", "backwards", "order", "training")
 CLIP_COLUMNS = ("clip/limit", "clip/norm", "clip/value")
+WRITES = ("weight/writes", "weight/written")  # in-place writes to the tensors so far, before and after the update
 COUNTS = ("target/fewest", "target/most")
 
 
@@ -190,7 +191,16 @@ class OptimizerWatch:
         rates = [f"lr[{g}]" for g in range(len(self.groups))]
         update = [*UPDATE_COLUMNS, *CLIP_COLUMNS, *rates, "grad/leftover", "grad/total", "found-inf", "scale"]
         update += [f"grad/norm[{n}]" for n in names]
-        sample = ["objective/value", *LABELS, *COUNTS, "target/variance", "state/step", "state/tensors", "grad/summed"]
+        sample = [
+            "objective/value",
+            *LABELS,
+            *COUNTS,
+            "target/variance",
+            "state/step",
+            "state/tensors",
+            "grad/summed",
+            *WRITES,
+        ]
         sample += [f"decay[{g}]" for g in range(len(self.groups))]
         sample += [f"weight/norm[{n}]" for n in names]
         sample += [f"update/norm[{t.name}]" for t, _ in self.tensors if t.in_optimizer]
@@ -328,6 +338,7 @@ class OptimizerWatch:
             self._snapshot = [torch.empty_like(m) for m in moving]
         if moving:
             torch._foreach_copy_(self._snapshot, moving)
+        row.put(columns[WRITES[0]], sum(p._version for _, p in self._moving))
         if self.step in SPREADS:
             self._spreads(row)
         if not self._closure:
@@ -433,6 +444,7 @@ class OptimizerWatch:
     def _updates_done(self, row: Row) -> None:
         columns = self.columns["samples"]
         if self._moving:
+            row.put(columns[WRITES[1]], sum(p._version for _, p in self._moving))
             torch._foreach_sub_(self._snapshot, [p for _, p in self._moving])
             row.later([columns[f"update/norm[{t.name}]"] for t, _ in self._moving], norms(self._snapshot))
         self._put_mean(row, columns["objective/value"], self._values)

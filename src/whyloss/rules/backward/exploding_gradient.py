@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whyloss.core.clipping import unclipped
 from whyloss.core.depth import profile, sample_deep, slope, weight_norm
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.learning import learned_from_input
 from whyloss.core.levels import baselines, own_loss
 from whyloss.core.progress import learned
-from whyloss.core.run import Trace
-from whyloss.core.sample import falling, flat, sample_run
+from whyloss.core.run import Call, Run, Trace
+from whyloss.core.sample import ORDER, falling, flat, sample_run
 from whyloss.core.series import Series, first_nonfinite
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
@@ -64,7 +65,7 @@ class ExplodingGradient(Rule):
     start: int = threshold(5, unit="updates", why="the median of five is blind to one outlier batch")
 
     def check_trace(self, trace: Trace) -> Iterator[Outcome]:
-        norm, loss = trace.signal("clip/norm") or trace.signal("grad/total"), trace.loss
+        norm, loss = unclipped(trace), trace.loss
         weights = weight_norm(trace)
         if norm is None or loss is None or not weights > 0:
             yield self.skipped("needs the loss and the norms of gradients and weights")
@@ -151,8 +152,16 @@ class ExplodingGradient(Rule):
             silent("near miss: large and steady", sample_run(loss=falling(60, 1e4, 2e3), signals={"grad/total": 1e4})),
             silent("near miss: targets of 1e6", sample_run(loss=np.full(60, 1e12), signals={"grad/total": 1e6})),
             silent("near miss: grows while the loss falls", sample_run(loss=good, signals={"grad/total": up})),
+            silent("near miss: clipped at the scale of the loss", _scaled()),
             silent("near miss: one outlier batch", sample_run(loss=good, signals=outlier)),
         )
+
+
+def _scaled() -> Run:
+    """Clipped before the loss scaler divides: what clipping saw is 65536 times too large."""
+    order = (ORDER[0], ORDER[1], Call("clip_norm", "train.py", 22), Call("unscale", "train.py", 23), ORDER[2])
+    signals = {"grad/total": 0.4, "clip/norm": 26000.0, "clip/limit": 65536.0, "scale": 65536.0}
+    return sample_run(loss=flat(60), order=order, signals=signals)
 
 
 def _above_baseline(trace: Trace, start: float = 1.0) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from whyloss.core.clipping import unclipped
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.initialisation import untrained
 from whyloss.core.levels import baselines, own_loss, says_nothing
@@ -94,7 +95,7 @@ class LrTooLow(Rule):
         return "SGD" in trace.optimizer and relative is not None and float(np.median(relative.values)) < self.faint
 
     def _clipped_away(self, trace: Trace) -> bool:
-        given, before = trace.signal("grad/total"), trace.signal("clip/norm")
+        given, before = trace.signal("grad/total"), unclipped(trace)
         if given is None or before is None or len(given) != len(before):
             return False
         return bool(np.median(given.values) < self.clipped * np.median(before.values))

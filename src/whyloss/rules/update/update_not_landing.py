@@ -8,14 +8,11 @@ import numpy as np
 from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
 from whyloss.core.landing import Landing, landing, nearly_taken_back, taken_back
 from whyloss.core.progress import learned
-from whyloss.core.reach import Tensors, listed
-from whyloss.core.run import Tensor, Trace
+from whyloss.core.reach import listed
+from whyloss.core.run import Trace
 from whyloss.core.sample import flat, sample_run, sample_tensors
 from whyloss.core.series import ABSENT
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
-
-HALF = ("bfloat16", "float16")
-MAIN = 0.5  # of the trained values
 
 
 @dataclass(frozen=True)
@@ -24,13 +21,12 @@ class UpdateNotLanding(Rule):
 
     ## What it detects
     Weights that are the same bytes after step() as before at every observed update; or that change at every step and
-    have, before each next update, the norm and the spread of rows that they had before the first. And weights in half
-    precision of which each step is rounded away while others move.
+    have, before each next update, the norm and the spread of rows that they had before the first.
     ## Why it matters
     Nothing is learned, while gradients, rates and even the updates look healthy.
     ## What else looks like this
-    A rate of 0 or a warm-up from 0; steps in float32 that are smaller than it can hold, and vectors of norms in half
-    precision, which stay at 1; weights that are kept at one norm on purpose (their rows still turn); optimizers that
+    A rate of 0 or a warm-up from 0; steps that are smaller than the weights can hold, which is
+    `update-lost-to-precision`; weights that are kept at one norm on purpose (their rows still turn); optimizers that
     update tensors in turn. Not reported.
     ## What to do
     Look for load_state_dict(), .data = …, copy_() or deepcopy inside the loop, and for a step() that is overridden.
@@ -61,8 +57,6 @@ class UpdateNotLanding(Rule):
             yield self._still(trace, seen, Severity.ERROR)
         elif seen.still:
             yield self._still(trace, seen, Severity.INFO if learned(trace) else Severity.WARNING)
-        elif lost := tuple(t for t in seen.unclear if seen.moving and _rounded_away(trace, t)):
-            yield self._lost(trace, lost, seen)
         elif not seen.moving:
             yield self.skipped("no weight changed, and the steps are small enough for rounding to be the reason")
         elif self._judged_back(trace) and taken_back(trace, self.back):
@@ -87,20 +81,6 @@ class UpdateNotLanding(Rule):
             severity=severity,
             place=trace.step_place if whole else trace.place_of(seen.still[0]),
             certain=whole,
-        )
-
-    def _lost(self, trace: Trace, lost: Tensors, seen: Landing) -> Finding:
-        """Each step is below half the distance to the next number, and rounded away."""
-        return self.finding(
-            f"{listed(lost)} in {lost[0].dtype} are unchanged by each of {seen.rows} updates with a gradient: the "
-            f"steps are below half of the distance to the next number; {len(seen.moving)} other tensors move",
-            Evidence("largest update/norm", 0.0, "above 0", "", (0, trace.updates - 1)),
-            Evidence("weights that no update changed", len(lost), 0, f"of {len(trace.trained)} tensors"),
-            severity=Severity.WARNING,
-            place=trace.place_of(lost[0]),
-            change=f"Keep the weights in float32 and compute in {lost[0].dtype} under autocast."
-            if lost[0].dtype in HALF
-            else "Shift and scale what these values stand for to near 0 and 1, or keep them in float64.",
         )
 
     def _back(self, trace: Trace, seen: Landing, *, exact: bool) -> Finding:
@@ -149,20 +129,12 @@ class UpdateNotLanding(Rule):
             silent(
                 "near miss: a group held at rate 0", sample_run(signals=one | {"lr[1]": 0.0}, changed=groups, groups=2)
             ),
-            fires(
-                "two bfloat16 weights that rounding holds",
-                sample_run(signals=one | slow, changed=half),
-                Severity.WARNING,
-            ),
+            silent("near miss: two bfloat16 weights that rounding holds", sample_run(signals=one | slow, changed=half)),
             silent(
                 "near miss: a bfloat16 norm's vector that rounding holds",
                 sample_run(signals=vector | slow, changed=half),
             ),
-            fires(
-                "float32 values of 1e6 under Adam",
-                sample_run(signals=one | tiny | far, changed=large),
-                Severity.WARNING,
-            ),
+            silent("near miss: float32 values of 1e6 under Adam", sample_run(signals=one | tiny | far, changed=large)),
             silent(
                 "near miss: a float32 layer under SGD that nothing pulls",
                 sample_run(signals=one | slow, optimizer="SGD"),
@@ -173,10 +145,3 @@ class UpdateNotLanding(Rule):
             silent("near miss: norms kept at 1, rows turn", sample_run(loss=still, signals=kept)),
             silent("near miss: does not learn, but moves", sample_run(loss=still, signals=drift | turns)),
         )
-
-
-def _rounded_away(trace: Trace, t: Tensor) -> bool:
-    """A matrix in half precision; or most of the model, under an optimizer whose step is of the size of the rate."""
-    share = t.size / max(sum(o.size for o in trace.trained), 1)
-    sure = "betas" in trace.settings or trace.optimizer.startswith("Adam")
-    return (t.dtype in HALF and len(t.shape) > 1) or (sure and share >= MAIN)
