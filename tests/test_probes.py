@@ -278,3 +278,33 @@ def test_padding_that_counts_and_padding_that_does_not(function, outcome):
     ids = torch.randint(1, 20, (8, 12), generator=GENERATOR).masked_fill(torch.arange(12)[None] >= lengths, 0)
     model = Call(function, e=nn.Embedding(20, 6), r=nn.GRU(6, 5, batch_first=True), b=linear(5, 3))
     assert probed("padding-invariance", model, ids, target=classes(3, 8)).outcome == outcome
+
+
+# -- independent-loss
+
+
+def written(formula):
+    return lambda prediction, target: formula(prediction.squeeze(1), target.float())
+
+
+@pytest.mark.parametrize(
+    ("formula", "outcome", "subject"),
+    [
+        (lambda p, y: (p - y).pow(2).mean(), "agrees", "squared error"),
+        (lambda p, y: 0.5 * ((p - y) ** 2).sum(), "agrees", "squared error"),
+        (lambda p, y: (p - y).mean(), "slip", "the difference without a square"),
+        (lambda p, y: (p - y).mean() ** 2, "slip", "the square of the mean difference"),
+        (lambda p, y: -(y * p.sigmoid().log() + (1 - y) * (1 - p.sigmoid()).log()).mean(), "agrees", "binary cross"),
+        (
+            lambda p, y: (-y * p.sigmoid().log() + (1 - y) * (1 - p.sigmoid()).log()).mean(),
+            "slip",
+            "the mean of y log p",
+        ),
+        (lambda p, y: (1 - y * p).relu().mean(), "", ""),
+        (lambda p, y: (2 * y * (p - y).square() + (p - y).square()).mean(), "", ""),
+    ],
+)
+def test_losses_that_are_written_by_hand(formula, outcome, subject):
+    probe = probed("independent-loss", linear(4, 1), randn(16, 4), target=classes(2, 16), loss=written(formula))
+    assert probe.outcome == outcome
+    assert probe.subject.startswith(subject)

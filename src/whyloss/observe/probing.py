@@ -13,6 +13,7 @@ from whyloss.tape.probes.batch_independence import NAME as BATCH_INDEPENDENCE
 from whyloss.tape.probes.bench import Bench
 from whyloss.tape.probes.causality import NAME as CAUSALITY
 from whyloss.tape.probes.derivative import NAME as DERIVATIVE
+from whyloss.tape.probes.hand_written import NAME as INDEPENDENT_LOSS
 from whyloss.tape.probes.input_independence import NAME as INPUT_INDEPENDENCE
 from whyloss.tape.probes.memory import NAME as OVERFIT_BATCH
 from whyloss.tape.probes.memory import NEAR, floor
@@ -26,6 +27,7 @@ ONCE = (
     CAUSALITY,
     BATCH_INDEPENDENCE,
     PADDING_INVARIANCE,
+    INDEPENDENT_LOSS,
 )  # what holds of one step holds of all
 ANEW = (INPUT_INDEPENDENCE,)  # depends on what was learned
 MOST_STEPS = 6  # of one optimizer

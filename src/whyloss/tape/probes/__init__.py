@@ -11,13 +11,14 @@ from whyloss.tape.probes import (
     batch_independence,
     causality,
     derivative,
+    hand_written,
     input_independence,
     memory,
     padding,
 )
 from whyloss.tape.probes.bench import Bench, NotMade
 
-MODULES = (derivative, alignment, causality, batch_independence, padding, input_independence, memory)
+MODULES = (derivative, alignment, causality, batch_independence, padding, hand_written, input_independence, memory)
 PROBES: Mapping[str, Callable[[Bench], Iterable[Probe]]] = {module.NAME: module.probe for module in MODULES}
 
 
