@@ -47,7 +47,9 @@ for step in range(1, 301):
     loss.backward()
     opt.step()
     if step % 30 == 0:
+        net.eval()
         with torch.no_grad():
             pred = net(vx).argmax(1)
+        net.train()
         iou = [((pred == c) & (vm == c)).sum() / ((pred == c) | (vm == c)).sum().clamp(min=1) for c in range(3)]
         print(f"step {step} loss {loss.item():.3f} mean IoU {sum(iou).item() / 3:.3f}")

@@ -39,7 +39,7 @@ class GCN(nn.Module):
 
 
 model = GCN()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
 
 for epoch in range(300):
     model.train()
