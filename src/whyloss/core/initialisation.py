@@ -49,6 +49,12 @@ def untrained(tensors: Iterable[Tensor], *, share: float = 0.8) -> bool | None:
     return sum(size for size, fresh in judged if fresh) >= share * total if total else None
 
 
+def looks_loaded(tensors: Iterable[Tensor]) -> bool:
+    """Whether a group looks trained as a whole, or has a normalisation whose factors are not all the same."""
+    group = tuple(tensors)
+    return untrained(group) is False or any("Norm" in t.kind and len(t.shape) == 1 and t.std for t in group)
+
+
 def _judgeable(t: Tensor) -> bool:
     figures = (t.std, t.mean, t.largest)
     if any(f is None or not math.isfinite(f) for f in figures) or "Norm" in t.kind:

@@ -36,13 +36,13 @@ class _Known:
 
     def look(self, step: int) -> None:
         copy, live = self.copy(), self.live()
-        if copy is None or live is None or step == self.last:
+        if copy is None or live is None or step <= self.last:
             return
         now = _sizes(copy.parameters())
         self.moved += now != self.parameters
         self.parameters, self.distance = now, _distance(copy, live)
         self.buffers = [list(_statistics(m)) for m in (copy, live)]
-        self.looks, self.last = self.looks + 1, step
+        self.looks, self.last = self.looks + 1, max(step, self.last)
 
     def facts(self) -> Copy:
         own, lives = (_sizes(b) != start for b, start in zip(self.buffers, self.start, strict=True))

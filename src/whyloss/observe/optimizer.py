@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -368,7 +369,7 @@ class OptimizerWatch:
         spread = [columns[f"rows/spread[{t.name}]"] for t, _ in weights]
         whole = [columns[f"weight/norm[{t.name}]"] for t, _ in weights]
         row.later(spread, norms(torch._foreach_sub(values, [p[:1].expand_as(p) for p in values])))
-        row.lastly(lambda v: v.__setitem__(spread, v[spread] / v[whole].clip(1e-300)))
+        row.lastly(lambda v: v.__setitem__(spread, _ratio(v[spread], v[whole])))
 
     def _dead_row_shares(self, row: Row) -> None:
         """For weights of modules with suspiciously silent units: the share of rows whose gradient was 0 in this window
@@ -532,6 +533,11 @@ def _has_rows(t: Tensor) -> bool:
 
 def _strided(t: torch.Tensor) -> bool:
     return readable(t) and t.layout == torch.strided
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(part / whole.clip(1e-300))
 
 
 def _total(norms_of_parts: Floats) -> float:

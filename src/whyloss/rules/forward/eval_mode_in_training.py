@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
-from whyloss.core.initialisation import untrained
+from whyloss.core.initialisation import looks_loaded
 from whyloss.core.modes import ModeCall, mode_calls
 from whyloss.core.reach import values
 from whyloss.core.run import Trace
@@ -81,7 +81,7 @@ class EvalModeInTraining(Rule):
         self, trace: Trace, calls: list[tuple[StepGraph, ModeCall]], names: tuple[str, ...], off: float, first: int
     ) -> Finding:
         shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-        loaded = first == 0 and untrained(trace.trained) is False
+        loaded = first == 0 and looks_loaded(trace.trained)
         since = f"from update {first} on" if first else "from the first update on"
         what = [
             word
@@ -124,6 +124,7 @@ class EvalModeInTraining(Rule):
         kept = replace(fresh, training=True)
         weights = [t.name for t in sample_tensors()]
         loaded = {n: {"std": 0.3, "largest": 1.7} for n in weights if n.endswith("weight")}
+        spread = {"fc1.bias": {"kind": "BatchNorm1d", "std": 0.15, "mean": 1.0, "largest": 1.3}}
         inputs = {n: {"trainable": False, "in_optimizer": False} for n in weights[:4]}
         return (
             fires("eval() before the training", sample_recorded(fresh, signals=off), Severity.WARNING),
@@ -133,6 +134,7 @@ class EvalModeInTraining(Rule):
             silent("near miss: no layer that has a mode", sample_recorded(plain, signals=off)),
             silent("near miss: normalisation layers kept as they are", sample_recorded(kept)),
             silent("near miss: a loaded model", sample_recorded(fresh, signals=off, changed=loaded)),
+            silent("near miss: a loaded normalisation", sample_recorded(fresh, signals=off, changed=spread)),
             silent("near miss: only the head is trained", sample_recorded(fresh, signals=off, changed=inputs)),
             silent("near miss: one update", sample_recorded(on, signals=now_and_then)),
         )

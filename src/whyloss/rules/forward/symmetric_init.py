@@ -76,7 +76,8 @@ class SymmetricInit(Rule):
             return False
         moved = np.r_[0.0, np.cumsum(way.values)][np.searchsorted(way.steps, spread.steps)]
         at = norm.values[np.maximum(np.searchsorted(norm.steps, spread.steps, "right") - 1, 0)]
-        reach = self.share * moved / np.where(at > 0, at, np.nan)
+        with np.errstate(invalid="ignore", over="ignore"):
+            reach = self.share * moved / np.where(at > 0, at, np.nan)
         equal = (moved == 0) | (spread.high == 0) | (spread.high <= reach)
         start = bool(np.all(spread.high[: self.looks] <= self.rounding))
         return start and bool(equal.all() and (moved > 0).sum() >= self.looks - 1)

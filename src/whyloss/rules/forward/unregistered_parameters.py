@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
+from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Place, Severity
 from whyloss.core.progress import learned
 from whyloss.core.reach import Tensors, listed, outside, stray, values
 from whyloss.core.run import Run, Trace
@@ -19,8 +19,8 @@ class UnregisteredParameters(Rule):
     """Layers that the forward pass uses are no part of the model: parameters() does not list them.
 
     ## What it detects
-    Parameters that the loss reaches and no optimizer holds, of layers that the model keeps in a plain list, tuple or
-    dict. And parameters that are made and initialised anew in every recorded step, inside the forward pass.
+    Parameters that the loss reaches and neither a module nor an optimizer holds: those of layers in a plain list, tuple
+    or dict, or bare ones. And parameters that are made and initialised anew in every recorded step, within forward().
     ## Why it matters
     The optimizer never sees them: they stay random, and are missing from state_dict(). Layers that are made anew are
     other random layers at every step, so that nothing behind them can rely on what they give.
@@ -48,7 +48,7 @@ class UnregisteredParameters(Rule):
 
     def check(self, run: Run) -> Iterator[Outcome]:
         for trace in run.traces:
-            hidden = tuple(t for t in outside(run, trace, self.updates) if not t.in_model and not stray(t))
+            hidden = tuple(t for t in outside(run, trace, self.updates) if not t.in_model)
             anew = [found for g in trace.graphs if (found := _made(g))]
             if hidden:
                 yield self._hidden(trace, hidden)
@@ -60,17 +60,21 @@ class UnregisteredParameters(Rule):
                 yield self.passed("every layer that the loss reaches belongs to the model or to an optimizer")
 
     def _hidden(self, trace: Trace, hidden: Tensors) -> Finding:
-        where = hidden[0].module
+        first = hidden[0]
+        where, alone = first.module, stray(first)
         whole = values(t for t in trace.tensors if t.trainable)
+        what = f"{first.name} belongs to no module" if alone else f"{where} stands in a plain Python container"
+        holder = where.rpartition("[")[0] or where
         return self.finding(
-            f"{where} stands in a plain Python container, where parameters() does not look: {listed(hidden)} "
-            f"get gradients and are never updated",
+            f"{what}, so that parameters() does not list it: {listed(hidden)}, used in the forward pass, "
+            f"{'get gradients and are' if len(hidden) > 1 else 'gets a gradient and is'} never updated",
             Evidence("values that parameters() does not list", values(hidden), 0, f"of {whole} trainable"),
             severity=Severity.ERROR,
-            place=trace.place_of(hidden[0]),
+            place=_used(trace) or trace.place_of(first) if alone else trace.place_of(first),
             certain=True,
-            change=f"Keep {where.rpartition('[')[0] or where} in nn.ModuleList or nn.ModuleDict, "
-            "before the optimizer is built.",
+            change="Make it in __init__, as an attribute or in nn.ParameterList: not in forward(), nor in a plain list."
+            if alone
+            else f"Keep {holder} in nn.ModuleList or nn.ModuleDict, before the optimizer is built.",
         )
 
     def _anew(self, trace: Trace, anew: list[list["_Fresh"]]) -> Finding:
@@ -99,10 +103,12 @@ class UnregisteredParameters(Rule):
         names = [f"fc{k}.{part}" for k in (1, 2) for part in ("weight", "bias")]
         hidden = {n: {"in_optimizer": False, "in_model": False, "module": f"layers[{n[2]}]"} for n in names}
         given = {n: fields | {"in_optimizer": True} for n, fields in hidden.items()}
+        alone = {n: {"in_optimizer": False, "in_model": False, "module": "", "kind": "Parameter"} for n in names}
         bare = {n: {"in_optimizer": False, "in_model": False, "module": "", "kind": ""} for n in names}
         made, first, usual = _step(), _step(data=True), _step(made=False)
         return (
             fires("layers in a plain list", sample_run(loss=flat(60), changed=hidden), Severity.ERROR),
+            fires("parameters in a plain list", sample_run(loss=flat(60), changed=alone), Severity.ERROR),
             fires("a layer made in forward()", sample_recorded(made, loss=flat(60)), Severity.ERROR),
             fires("seen at the second update", sample_recorded(made, updates=2), Severity.ERROR),
             fires("random, on the data, and nothing is learned", sample_recorded(first, loss=flat(60))),
@@ -133,6 +139,16 @@ def _made(graph: StepGraph) -> list[_Fresh]:
         if any(graph.differentiable(op, n) for op in users for n in op.inputs if n in (*draw.outputs, *draw.inputs)):
             found.append(_Fresh(graph.step, draw, id(users[0]) in entries))
     return found
+
+
+def _used(trace: Trace) -> Place | None:
+    """Of the call that uses a parameter without a name."""
+    for graph in trace.graphs:
+        nameless = {leaf.value for leaf in graph.reaching if leaf.role == "parameter" and not leaf.name}
+        for op in graph.ops:
+            if not nameless.isdisjoint(op.inputs):
+                return place_of(op)
+    return None
 
 
 def _step(*, made: bool = True, data: bool = False) -> StepGraph:

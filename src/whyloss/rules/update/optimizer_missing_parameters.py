@@ -61,7 +61,7 @@ class OptimizerMissingParameters(Rule):
         fresh = untrained(missing)
         fresh = untrained(trace.tensors) if fresh is None else fresh
         listless = tuple(t for t in missing if not t.in_model)
-        where = f"; {listed(listless)} stand outside model.parameters(), as in a plain Python list" if listless else ""
+        where = f"; {listed(listless)} stand outside model.parameters(), as in a plain list" if listless else ""
         meant = "; their weights look trained, as of a backbone that is kept as it is" if fresh is False else ""
         all_values = values(t for t in trace.tensors if t.trainable)
         first, last = norm_at(trace, missing, 0), norm_at(trace, missing, -1)
