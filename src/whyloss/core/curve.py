@@ -1,18 +1,13 @@
 """The shape of a curve, by medians over blocks: blind to single samples, fit for twenty points as for a million."""
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from whyloss.core.feed import eval_loss_name
 from whyloss.core.progress import ERRORS
-from whyloss.core.run import Run
 from whyloss.core.series import Floats, Series, Steps, noise
 
 BLOCKS = 24
-LOSS = re.compile(r"loss|nll|cross_?entropy|mse|mae|rmse|perplexity|ppl|bpc", re.IGNORECASE)
-EVAL = re.compile(r"val|eval|test|dev|held", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +18,7 @@ class Curve:
     levels: Floats
     error: float
     noise: float
+    samples: int
 
     @property
     def lowest(self) -> int:
@@ -47,28 +43,23 @@ def curve(series: Series, blocks: int = BLOCKS) -> Curve | None:
     scatter = noise(finite.values)
     width = len(finite) / count
     error = scatter * np.sqrt(np.pi / 2 / max(width, 1.0))
-    return Curve(np.array([finite.steps[p[-1]] for p in parts]), levels, float(error), scatter)
+    return Curve(np.array([finite.steps[p[-1]] for p in parts]), levels, float(error), scatter, len(finite))
+
+
+def fall_at_end(c: Curve) -> float:
+    """From the first half of the last third to its second half: what the last sixth has gained."""
+    last = c.part(2 / 3)
+    half = max(len(last) // 2, 1)
+    return float(np.mean(last[:half]) - np.mean(last[-half:]))
 
 
 def still_falling(c: Curve) -> bool:
     """Whether the last third goes on down: beyond its noise, and by a twentieth of all that was gained."""
-    last = c.part(2 / 3)
-    half = max(len(last) // 2, 1)
-    drop = float(np.mean(last[:half]) - np.mean(last[-half:]))
+    half = max(len(c.part(2 / 3)) // 2, 1)
     gained = float(c.levels[0] - c.levels.min())
-    return gained > 0 and drop > max(ERRORS * c.error / np.sqrt(half), 0.05 * gained)
+    return gained > 0 and fall_at_end(c) > max(ERRORS * c.error / np.sqrt(half), 0.05 * gained)
 
 
 def level_at_end(c: Curve) -> float:
     """Median of the last sixth."""
     return float(np.median(c.part(5 / 6)))
-
-
-def evaluation_losses(run: Run) -> dict[str, Series]:
-    """The losses on held-out data: those that the script logged under a name that says so, and those that were seen
-    while it evaluated examples that it did not train on."""
-    named = {
-        n: s for n, s in run.metrics.items() if LOSS.search(n) and EVAL.search(n) and not n.startswith("loss/eval[")
-    }
-    seen = {eval_loss_name(e.index): e for e in run.evaluations if e.held_out}
-    return named | {name: run.metrics[name] for name in seen if name in run.metrics}

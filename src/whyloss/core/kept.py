@@ -11,5 +11,7 @@ class Kept:
 
     made: int
     alive: int
+    early: int = 0  # of these `alive`, how many belong to the earlier half of all that were made
+    nodes: int = 0  # of the graph of the last loss
     step: int = 0  # updates done
     place: Place = Place()  # a line of the loop that keeps losses, by its text; empty where none looks like it

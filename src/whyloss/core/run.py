@@ -246,7 +246,7 @@ class Run:
     metrics: Mapping[str, Series] = field(default_factory=dict)  # given by run.log(); loss/eval[i] of evaluation i
     fed: Fed | None = None  # the training batches that were looked at
     evaluations: tuple[Evaluation, ...] = ()
-    kept: Kept | None = None  # when most graphs of losses outlived their backward pass
+    kept: tuple[Kept, ...] = ()  # graphs of losses that outlived their backward pass, at 64, 128, 256, … of them
     probes: tuple[Probe, ...] = ()  # small experiments on recorded steps
     copies: tuple[Copy, ...] = ()  # of the trained models, that no optimizer holds; looked for at the end only
     facts: Facts = Facts()

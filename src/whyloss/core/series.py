@@ -59,11 +59,15 @@ class Series:
     @property
     def finite(self) -> "Series":
         """Only the samples whose whole range is finite."""
-        keep = np.isfinite(self.low) & np.isfinite(self.high)
-        return Series(self.steps[keep], self.values[keep], self.low[keep], self.high[keep])
+        return self._where(np.isfinite(self.low) & np.isfinite(self.high))
 
     def since(self, step: int) -> "Series":
-        keep = self.steps >= step
+        return self._where(self.steps >= step)
+
+    def until(self, step: int) -> "Series":
+        return self._where(self.steps <= step)
+
+    def _where(self, keep: NDArray[np.bool_]) -> "Series":
         return Series(self.steps[keep], self.values[keep], self.low[keep], self.high[keep])
 
 

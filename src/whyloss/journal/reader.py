@@ -65,7 +65,7 @@ def read_run(folder: str | Path, rank: int | None = None) -> Run:
         skipped_scales=tuple(s.scale for s in of(events, SkippedUpdate)),
         located=tuple(of(events, Located)),
         fed=next(reversed(of(events, Fed)), None),
-        kept=max(of(events, Kept), key=lambda k: k.alive, default=None),
+        kept=tuple(of(events, Kept)),
         evaluations=tuple({e.index: e for e in of(events, Evaluation)}.values()),
         probes=tuple(of(events, Probe)),
         copies=tuple(of(events, Copy)),

@@ -6,6 +6,7 @@ Nothing here runs a hook of the user's: a saved tensor with an unpack hook (chec
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -86,6 +87,11 @@ def nodes(tensors: Iterable[Any]) -> list[Any]:
         if isinstance(t, torch.Tensor) and t.requires_grad:
             found.append(t.grad_fn if t.grad_fn is not None else torch.autograd.graph.get_gradient_edge(t).node)
     return found
+
+
+def size(tensors: Iterable[Any]) -> int:
+    """How many nodes the graph of these tensors has; no more than MOST_NODES are counted."""
+    return sum(1 for _ in islice(_walk(nodes(tensors)), MOST_NODES))
 
 
 def loss_ops(roots: Iterable[Any], depth: int = 12) -> list[LossOp]:

@@ -10,6 +10,7 @@ import torch
 from whyloss.core.finding import Place
 from whyloss.core.kept import Kept
 from whyloss.core.lines import place_at, user_line
+from whyloss.observe.graph import size
 
 MOST = 4096  # losses that are followed
 DEEP = 3  # nodes from the loss on: what is kept may lie below a division by the number of micro-batches
@@ -45,11 +46,12 @@ class KeptGraphs:
         made = len(self._marks)
         return made >= FIRST and made & (made - 1) == 0
 
-    def count(self, step: int) -> Kept:
+    def count(self, losses: list[Any], step: int) -> Kept:
         """The last loss is not counted: its variable lives on until the next one."""
-        alive = sum(any(mark() is not None for mark in marks) for marks in self._marks[:-1])
-        place = self._place() if alive >= FIRST // 2 else Place()
-        return Kept(made=len(self._marks), alive=alive, step=step, place=place)
+        alive = [any(mark() is not None for mark in marks) for marks in self._marks[:-1]]
+        place = self._place() if sum(alive) >= FIRST // 2 else Place()
+        early = sum(alive[: len(self._marks) // 2])
+        return Kept(made=len(self._marks), alive=sum(alive), early=early, nodes=size(losses), step=step, place=place)
 
     def _place(self) -> Place:
         file, line = self._line

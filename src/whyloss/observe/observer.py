@@ -196,7 +196,7 @@ class Observer:
         self._look_at_loss(running)
         self._look_at_graph(running, watches)
         if self._kept.note(running.tensors):
-            self._start().journal.event("kept", **plain(self._kept.count(self._updates())))
+            self._start().journal.event("kept", **plain(self._kept.count(running.tensors, self._updates())))
         running.tensors = []
         self.tapes.backward_begins(loss, options)
 

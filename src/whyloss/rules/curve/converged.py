@@ -34,15 +34,15 @@ class Converged(Rule):
     change = "Nothing, if the level is good enough."
     verify = "Compare the evaluation figures of the last checkpoints: they are level, too."
 
-    updates: int = threshold(60, unit="updates", why="a third of less shows no level")
+    samples: int = threshold(20, unit="samples", why="a third of less shows no level")
     share: float = threshold(0.02, unit="of what was gained", why="what another third would bring at most")
 
     def check(self, run: Run) -> Iterator[Outcome]:
         for trace in run.traces:
             shape = curve(trace.loss) if trace.loss is not None else None
             reason = says_nothing(run, trace)
-            if reason or shape is None or trace.updates < self.updates:
-                yield self.skipped(reason or f"needs the loss of {self.updates} updates")
+            if reason or shape is None or shape.samples < self.samples:
+                yield self.skipped(reason or f"needs {self.samples} samples of the loss")
                 continue
             last, gained = shape.part(2 / 3), float(shape.levels[0] - shape.levels.min())
             moved = float(last[0] - last[-1])

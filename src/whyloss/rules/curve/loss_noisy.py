@@ -36,15 +36,15 @@ class LossNoisy(Rule):
     verify = "A running mean over a tenth of the run shows the trend."
 
     share: float = threshold(0.3, unit="of the level", why="usual batches scatter by a tenth")
-    updates: int = threshold(50, unit="updates", why="noise is not known from fewer")
+    samples: int = threshold(50, unit="samples", why="noise is not known from fewer")
 
     def check(self, run: Run) -> Iterator[Outcome]:
         for trace in run.traces:
             loss = trace.loss
             shape = curve(loss) if loss is not None else None
             reason = says_nothing(run, trace)
-            if reason or loss is None or shape is None or trace.updates < self.updates:
-                yield self.skipped(reason or f"needs the loss of {self.updates} updates")
+            if reason or loss is None or shape is None or shape.samples < self.samples:
+                yield self.skipped(reason or f"needs {self.samples} samples of the loss")
                 continue
             later = loss.finite.values[len(loss.finite) // 2 :]
             scatter, level = noise(later), level_at_end(shape)

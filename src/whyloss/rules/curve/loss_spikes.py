@@ -7,6 +7,7 @@ import numpy as np
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.levels import says_nothing
+from whyloss.core.progress import learned
 from whyloss.core.run import Run, Trace
 from whyloss.core.sample import falling, sample_run
 from whyloss.core.series import Series, noise
@@ -19,14 +20,14 @@ class LossSpikes(Rule):
 
     ## What it detects
     Single losses above `times` the median of their neighbours, and above it by more than `noises` deviations of the
-    noise, in at most `share` of the updates. An alarm only where `many` of them and more rise above where the run
-    began, which undoes what was learned; else an info.
+    noise, in at most `share` of the updates. An alarm only where `many` of them and more stand in a run that learns,
+    and raise the mean loss by more than `cost` of where it began: then a few batches make most of the gradients.
     ## Why it matters
     A step on a bad batch, or one that is too large for the place, throws the weights; an optimizer's moments carry that
     on for many steps.
     ## What else looks like this
     Noise of small batches; the first steps of a warm restart; losses near 0, whose ratios say nothing: they must exceed
-    a hundredth of the first loss as well.
+    a hundredth of the first loss as well. A hard batch now and then.
     ## What to do
     Look at the batch of a spike (its update stands in the evidence): is it the data? Else clip the gradient norm, or
     lower the rate.
@@ -52,6 +53,7 @@ class LossSpikes(Rule):
     noises: float = threshold(10.0, unit="deviations", why="heavy-tailed batch losses reach six")
     share: float = threshold(0.1, unit="of the updates", why="more of them are the level itself")
     many: int = threshold(3, unit="spikes", why="one or two may be single examples")
+    cost: float = threshold(0.1, unit="of the start", why="spikes of healthy runs raised their mean by a thirtieth")
 
     def check(self, run: Run) -> Iterator[Outcome]:
         for trace in run.traces:
@@ -73,15 +75,16 @@ class LossSpikes(Rule):
             return self.passed(
                 f"no loss stands out of its neighbours: at most {_most(loss.high, around):.3g} times them"
             )
-        high = int((loss.high[far] > start).sum())
         where = ", ".join(str(loss.steps[i]) for i in first[:6])
         top = int(np.argmax(np.where(far, excess, -np.inf)))
-        hurts = high >= self.many and len(first) >= self.many
+        mean = float(np.where(far, loss.values - around, 0.0)[10:].mean())
+        hurts = len(first) >= self.many and mean > self.cost * abs(start) and learned(trace)
         return self.finding(
-            f"the loss jumps {len(first)} times, up to {loss.high[top]:.4g} among neighbours at {around[top]:.4g}",
+            f"the loss jumps {len(first)} times, up to {loss.high[top]:.4g} among neighbours at {around[top]:.4g}; "
+            f"that raises its mean by {mean:.3g}",
             Evidence("updates of the first spikes", where, None, "", tuple(int(loss.steps[i]) for i in first[:6])),
             Evidence("highest, over its neighbours", float(loss.high[top] / around[top]), self.times, "times"),
-            Evidence("losses above the level of the start", high, self.many - 1),
+            Evidence("what the spikes add to the mean loss", mean, self.cost * abs(start)),
             severity=Severity.WARNING if hurts else Severity.INFO,
             place=trace.step_place,
             first_step=int(loss.steps[first[0]]),
@@ -93,7 +96,11 @@ class LossSpikes(Rule):
         calm = falling(400)
         return (
             fires("40 at every 50th update", sample_run(loss=np.where(steps % 50 == 49, 40.0, calm)), Severity.WARNING),
-            silent("near miss: below the start", sample_run(loss=np.where(steps % 50 == 49, 1.9, calm))),
+            silent("near miss: 1.9 at every 50th", sample_run(loss=np.where(steps % 50 == 49, 1.9, calm))),
+            silent(
+                "near miss: a growing loss, as of Q-learning",
+                sample_run(loss=np.where(steps % 50 == 49, 9, calm[::-1])),
+            ),
             silent("near miss: one huge loss", sample_run(loss=np.where(steps == 100, 1e3, calm))),
             silent("near miss: noise of 30 %", sample_run(loss=falling(400, noise=0.3))),
             silent(

@@ -34,14 +34,14 @@ class NotConverged(Rule):
     change = "Train longer, or with a larger rate."
     verify = "Run again: the loss stands level at the end."
 
-    updates: int = threshold(30, unit="updates", why="a third of less shows no trend")
+    samples: int = threshold(20, unit="samples", why="a third of less shows no trend")
 
     def check(self, run: Run) -> Iterator[Outcome]:
         for trace in run.traces:
             shape = curve(trace.loss) if trace.loss is not None else None
             reason = says_nothing(run, trace)
-            if reason or shape is None or trace.updates < self.updates:
-                yield self.skipped(reason or f"needs the loss of {self.updates} updates")
+            if reason or shape is None or shape.samples < self.samples:
+                yield self.skipped(reason or f"needs {self.samples} samples of the loss")
             elif not still_falling(shape):
                 yield self.passed(f"the loss no longer falls: {shape.levels[-1]:.4g} at the end")
             else:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from whyloss.core.curve import curve, evaluation_losses, level_at_end, still_falling
+from whyloss.core.curve import curve, fall_at_end, level_at_end
+from whyloss.core.evaluation import evaluation_losses
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.levels import baselines, own_loss, says_nothing
 from whyloss.core.run import Run
@@ -20,8 +21,8 @@ class Underfitting(Rule):
     """Training and held-out loss both stand high, and close to each other.
 
     ## What it detects
-    The training loss stands level above `high` of the loss of the best constant prediction, and a held-out loss is
-    within `gap` of it.
+    The training loss stands above `high` of the loss of the best constant prediction, where as many updates again at
+    the pace of the last sixth would leave it, too; and a held-out loss is within `gap` of it.
     ## Why it matters
     The model does not even describe what it was shown: more data or regularisation can't help.
     ## What else looks like this
@@ -33,6 +34,7 @@ class Underfitting(Rule):
     name = "underfitting"
     boundary = Boundary.CURVE
     symptom = True
+    explains = ("not-converged", "plateau-high", "converged")
     explained_by = (
         "missing-nonlinearity",
         "dead-relu",
@@ -67,7 +69,8 @@ class Underfitting(Rule):
             level, best = level_at_end(shape), known[-1]
             name, other = next(iter(held_out.items()))
             end = float(np.median(other.values[-3:]))
-            if still_falling(shape) or level <= self.high * best.value or abs(end - level) > self.gap * level:
+            ahead = level - 6 * fall_at_end(shape)  # of a sixth of the run
+            if ahead <= self.high * best.value or abs(end - level) > self.gap * level:
                 yield self.passed(f"training loss {level:.4g}, {name} {end:.4g}; {best.name} is {best.value:.4g}")
                 continue
             yield self.finding(
@@ -90,6 +93,7 @@ class Underfitting(Rule):
         high = np.r_[falling(100, 2.3, 1.6), flat(200, 1.6)]
         return (
             fires("both at 1.6 of 2.3", run(high, 1.65), Severity.INFO),
+            fires("still falling, at a pace that leads nowhere", run(np.linspace(2.3, 2.0, 300), 2.0), Severity.INFO),
             silent("near miss: both low", run(np.r_[falling(100), flat(200, 0.2)], 0.22)),
             silent("near miss: held-out far above", run(high, 3.0)),
             silent("near miss: no held-out data", sample_run(loss=high)),

@@ -39,7 +39,7 @@ class LrLimitedPlateau(Rule):
 
     drop: float = threshold(0.5, unit="of the rate", why="smaller drops are part of a smooth decay")
     gain: float = threshold(0.1, unit="of the level", why="levels of plateaus wander by less")
-    around: int = threshold(40, unit="updates", why="both levels need as many to be known")
+    around: int = threshold(15, unit="samples", why="both levels need as many to be known")
 
     def check(self, run: Run) -> Iterator[Outcome]:
         for trace in run.traces:
