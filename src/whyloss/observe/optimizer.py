@@ -75,7 +75,7 @@ class OptimizerWatch:
         self._wiped: list[torch.Tensor] = []  # losses whose gradients were cleared before the update
         self._values: list[torch.Tensor] = []
         self._counts: list[torch.Tensor] = []  # targets that count in each backward pass
-        self._summed = torch.empty(0, device="cpu")  # norms of the gradients right after the last one of several
+        self._summed: torch.Tensor | None = None  # norms of the gradients right after the last one of several
         self._leftover: list[torch.Tensor] = []
         self._cleared = False
         self._clip: tuple[int, float, torch.Tensor | None] | None = None
@@ -452,7 +452,7 @@ class OptimizerWatch:
         if len(self._counts) > 1:
             counts = torch.stack([c.to(self._counts[0].device, torch.float64) for c in self._counts])
             row.later([columns[c] for c in COUNTS], torch.stack([counts.min(), counts.max()]))
-        if len(self._summed):
+        if self._summed is not None and len(self._summed):
             where = row.scratch(self._summed)
             row.lastly(lambda v: v.__setitem__(columns["grad/summed"], _total(v[where])))
         assert self.sketch is not None
@@ -488,7 +488,7 @@ class OptimizerWatch:
 
     def _next(self) -> None:
         self._losses, self._wiped, self._values, self.backwards, self._leftover = [], [], [], 0, []
-        self._counts, self._summed = [], torch.empty(0, device="cpu")
+        self._counts, self._summed = [], None
         self._cleared, self._clip, self._clip_value, self.scale = False, None, None, None
         self.update, self.sample, self._moving = None, None, []
 

@@ -77,8 +77,9 @@ class UpdateLostToPrecision(Rule):
         yield self._found(trace, lost, share)
 
     def _lost(self, trace: Trace, t: Tensor) -> _Lost | None:
-        held, step = trace.signal(f"weight/held[{t.name}]"), step_of(trace, t)
-        if held is None or step is None or not held.last >= self.held or not 0.0 < step.typical < step.half:
+        held = trace.signal(f"weight/held[{t.name}]")
+        step = step_of(trace, t) if held is not None and held.last >= self.held else None
+        if held is None or step is None or not 0.0 < step.typical < step.half:
             return None
         enough = step.relative >= self.moved or (t.dtype not in HALF and trace.optimizer != "SGD")
         return _Lost(t, held.last, step) if step.way >= self.way and enough else None
