@@ -40,6 +40,7 @@ class _Group:
     sweeps: int = 0
     last_update: int = 0
     examples: int = 0
+    twins: int = 0
     again: int = 0
     losses: int = 0
     searched: int = 0
@@ -56,6 +57,7 @@ class _Group:
             sweeps=self.sweeps,
             last=self.last_update,
             examples=self.examples,
+            twins=self.twins,
             again=self.again,
             losses=self.losses,
             looked_for_draws=self.searched,
@@ -194,8 +196,11 @@ class Evaluations:
 
 def _evaluated_on(group: _Group, numbers: list[int]) -> None:
     whole = hash(tuple(numbers))
+    known = len(group.numbers)
     group.numbers.update(numbers)
     group.examples += len(numbers)
+    if group.sweeps == 1 and whole != group.batch:
+        group.twins += len(numbers) - (len(group.numbers) - known)
     group.again += whole == group.batch
     group.batch = whole
 
