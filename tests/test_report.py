@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,6 +105,13 @@ def test_the_report_of_a_recorded_training_is_valid(recorded):
     report = read_json(text)
     assert report.training.steps == 40
     assert report == diagnose(read_run(recorded.folder), folder=report.folder)
+
+
+def test_a_number_of_numpy_costs_no_report():
+    figure = Evidence("figure", np.float64(2.5), np.int64(2), "", (1,))
+    cause = replace(FULL.causes[0], evidence=(figure,))
+    read = read_json(write_json(replace(FULL, causes=(cause,))))
+    assert [(e.observed, e.limit) for e in read.causes[0].evidence] == [(2.5, 2)]
 
 
 def test_what_is_not_finite_is_a_word_in_json():

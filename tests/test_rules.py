@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,6 +37,13 @@ def test_examples_hold(rule: Rule, example):
         assert example.severity in {f.severity for f in findings}
     else:
         assert alarms
+
+
+@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
+def test_findings_hold_plain_numbers(rule: Rule, example):
+    """A NumPy number would keep the report from being written."""
+    for finding in (o for o in rule.check(example.run) if isinstance(o, Finding)):
+        msgspec.json.encode(finding)
 
 
 @each_rule

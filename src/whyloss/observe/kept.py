@@ -16,7 +16,11 @@ MOST = 4096  # losses that are followed
 DEEP = 3  # nodes from the loss on: what is kept may lie below a division by the number of micro-batches
 FIRST = 64  # losses before the first count
 NEAR = 40  # lines around backward() that are searched
-KEEPS = re.compile(r"\w\s*\+=\s*\w*loss\w*\s*(#.*)?$|append\(\s*\w*loss\w*\s*\)", re.IGNORECASE)
+LOSS = r"\w*loss\w*(\s*[*/]\s*[\w.()]+)*\s*"
+KEEPS = re.compile(
+    rf"[\w\]]\s*\+=\s*{LOSS}(#.*)?$|\b(?P<sum>\w+)\s*=\s*(?P=sum)\s*\+\s*{LOSS}(#.*)?$|append\(\s*{LOSS}\)",
+    re.IGNORECASE,
+)
 
 
 class _Mark:

@@ -51,7 +51,7 @@ class LossSpikes(Rule):
 
     times: float = threshold(5.0, unit="times the neighbours", why="batches of healthy runs stayed within three times")
     noises: float = threshold(10.0, unit="deviations", why="heavy-tailed batch losses reach six")
-    share: float = threshold(0.1, unit="of the updates", why="more of them are the level itself")
+    share: float = threshold(0.25, unit="of the updates", why="more of them are a part of the level itself")
     many: int = threshold(3, unit="spikes", why="one or two may be single examples")
     cost: float = threshold(0.1, unit="of the start", why="spikes of healthy runs raised their mean by a thirtieth")
 

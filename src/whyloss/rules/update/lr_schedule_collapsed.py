@@ -72,7 +72,7 @@ class LrScheduleCollapsed(Rule):
         if loss is not None and (after := fall(loss.since(since))) is not None and fell(after):
             yield self.passed(f"the loss goes on falling at less than {self.low:.0e} of the highest rate")
             return
-        peak, last = max(r.high.max() for r in seen), max(r.last for r in seen)
+        peak, last = max(float(r.high.max()) for r in seen), max(r.last for r in seen)
         worth = max(float(r.values.sum() / r.high.max()) for r in seen) * trace.updates / len(seen[0])
         each = _at_each_update(seen, since)
         scheduler = next((c for order in trace.orders for c in order if c.what == "scheduler"), None)

@@ -77,7 +77,7 @@ class WeightDecayDominates(Rule):
                 f"decay is {ratio:.2g} times the gradient's part; {left:.0%} of the weights' norm is left"
             )
             return
-        most = max(s.high.max() for g in range(trace.groups) if (s := trace.signal(f"decay[{g}]")) is not None)
+        most = max(float(s.high.max()) for g in range(trace.groups) if (s := trace.signal(f"decay[{g}]")) is not None)
         often = "far harder than" if not ratio < 1e3 else f"{ratio:.3g} times as hard as"
         yield self.finding(
             f"a weight decay of {most:.3g} pulls at the weights {often} the gradient: they shrink to "
