@@ -13,7 +13,7 @@ PLACES = {  # what the first cause must name: a module or parameter, and the lin
     "detached_parameters": ("encoder", ""),
     "gradient_not_cleared": ("", "opt.step()"),
     "lr_too_high": ("", "optim"),
-    "optimizer_missing_parameters": ("hidden[", "optim"),
+    "unregistered_parameters": ("hidden[", "layer(x)"),
     "symmetric_init": ("0.weight", "model("),
     "vanishing_gradient": ("0.", "model("),
 }

@@ -20,8 +20,8 @@ class InputUnscaled(Rule):
 
     ## What it detects
     In a recorded step, the data that enters an affine layer has a root mean square above `large` or below `small`, or
-    the standard deviations of its columns differ by more than `apart`; and the run suffers: it ends above half of the
-    loss of the best constant prediction, or has not learned.
+    the standard deviations of its columns differ by more than `apart` and the widest is above `wide`; and the run
+    suffers: it ends above half of the loss of the best constant prediction, or has not learned.
     ## Why it matters
     Default initialisation and customary rates expect inputs of unit scale. Larger ones saturate or explode the first
     layer and make its gradients as much larger; one large column drowns the others; tiny ones leave the first layer
@@ -62,6 +62,7 @@ class InputUnscaled(Rule):
 
     large: float = threshold(30.0, unit="root mean square", why="default initialisation saturates from about there")
     small: float = threshold(1e-3, unit="root mean square", why="the first layer's output is then below its bias")
+    wide: float = threshold(10.0, unit="deviation of the widest column", why="a pixel that hardly varies harms nobody")
     apart: float = threshold(100.0, unit="times", why="a column then moves the output by as much as a hundred others")
 
     def check_trace(self, trace: Trace) -> Iterator[Outcome]:
@@ -80,7 +81,11 @@ class InputUnscaled(Rule):
 
     def _off(self, seen: Statistics) -> bool:
         size = _size(seen)
-        return math.isfinite(size) and (size > self.large or 0 < size < self.small or _ratio(seen) > self.apart)
+        return math.isfinite(size) and (size > self.large or 0 < size < self.small or self._apart(seen))
+
+    def _apart(self, seen: Statistics) -> bool:
+        """A column that hardly varies is no more than a constant one: some other must be large."""
+        return _ratio(seen) > self.apart and seen.scales is not None and seen.scales[1] > self.wide
 
     def _found(self, trace: Trace, graph: StepGraph, op: Op, seen: Statistics) -> Outcome:
         size, ratio = _size(seen), _ratio(seen)
@@ -114,6 +119,10 @@ class InputUnscaled(Rule):
             silent(
                 "near miss: pixels of 0 … 255 with a normalisation after the first layer",
                 sample_run(loss=flat(200), graphs=(_graph("torch.nn.functional.batch_norm", mean=80.0, std=90.0),)),
+            ),
+            silent(
+                "near miss: standardised, with a pixel that hardly varies",
+                sample_run(loss=flat(200), graphs=(_graph(scales=(1e-7, 1.0)),)),
             ),
             silent("near miss: five updates", sample_run(loss=poor[:5], graphs=(_graph(**columns),))),
             silent("near miss: nothing recorded", sample_run(loss=flat(200))),
