@@ -8,6 +8,7 @@ Programs run in parallel, one thread each. Printed as tables and written to benc
 
 import argparse
 import json
+import linecache
 import os
 import platform
 import subprocess
@@ -139,15 +140,20 @@ def _place_right(truth: Truth, found: dict[str, Any] | None) -> bool:
 
 def _matches(kind: str, what: str, place: dict[str, Any]) -> bool:
     if kind == "line":
-        return what in (place.get("source") or "")
+        return what in _source(place)
     given = place.get(kind) or ""
     if kind == "module":
         given = given or (place.get("parameter") or "").rpartition(".")[0]
     return given == what or (bool(what) and f".{what.rstrip('.')}." in f".{given}.")
 
 
+def _source(place: dict[str, Any]) -> str:
+    """The line's text; looked up where only its number is given."""
+    return place.get("source") or linecache.getline(place.get("file") or "", place.get("line") or 0).strip()
+
+
 def _spoken(place: dict[str, Any]) -> str:
-    parts = (place.get("parameter") or place.get("module") or "", place.get("source") or "")
+    parts = (place.get("parameter") or place.get("module") or "", _source(place))
     return " | ".join(p for p in parts if p)
 
 
