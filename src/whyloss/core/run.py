@@ -11,6 +11,7 @@ from whyloss.core.copies import Copy
 from whyloss.core.feed import Evaluation, Fed
 from whyloss.core.finding import Place
 from whyloss.core.kept import Kept
+from whyloss.core.lines import place_at
 from whyloss.core.location import Located
 from whyloss.core.probe import Probe
 from whyloss.core.series import Floats, Series, Steps, absent, not_observed
@@ -82,6 +83,11 @@ class Call:
     what: str
     file: str | None = None
     line: int | None = None
+
+    @property
+    def place(self) -> Place:
+        """With the line's text, where the file is still there."""
+        return replace(place_at(self.file, self.line), op=self.what)
 
 
 @dataclass(frozen=True, eq=False)

@@ -173,7 +173,7 @@ def _blown(trace: Trace) -> bool:
 
 def _place(trace: Trace) -> Place:
     call = next((c for order in trace.orders for c in _backwards(order)), Call("backward"))
-    return Place(op="backward", file=call.file, line=call.line)
+    return call.place
 
 
 def _backwards(order: Order) -> list[Call]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
+from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.order import thrown_away
 from whyloss.core.reach import moved
 from whyloss.core.run import Call, Trace
@@ -75,7 +75,7 @@ class GradientClearedEarly(Rule):
             Evidence("largest gradient at a step", 0.0, "above 0", "", (0, trace.updates - 1)),
             Evidence("order of calls", " → ".join(c.what for c in trace.orders[0]) if trace.orders else "not seen"),
             severity=Severity.ERROR,
-            place=Place(op="zero_grad", file=call.file, line=call.line) if cleared else trace.step_place,
+            place=call.place if cleared else trace.step_place,
             certain=True,
         )
 
@@ -92,7 +92,7 @@ class GradientClearedEarly(Rule):
             ),
             Evidence("updates like that", lost.share, None, "of all"),
             severity=Severity.WARNING,
-            place=Place(op="zero_grad", file=lost.clear.file, line=lost.clear.line),
+            place=lost.clear.place,
             certain=True,
             change="Call zero_grad() once an update, not before every backward pass of it.",
             verify="Run again: no zero_grad stands between two backward passes of one update.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from whyloss.core.clipping import clipping
-from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
+from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.order import late_clip, share_of_updates
 from whyloss.core.progress import learned
 from whyloss.core.run import Call, Trace
@@ -64,7 +64,7 @@ class ClipAfterStep(Rule):
             Evidence("updates whose gradient exceeds the limit", clip.bitten, self.bitten, "of all"),
             Evidence("largest gradient norm at a step", _largest(largest.high if largest else np.zeros(0))),
             severity=Severity.WARNING if harm else Severity.INFO,
-            place=Place(op=call.what, file=call.file, line=call.line),
+            place=call.place,
             certain=True,
         )
 

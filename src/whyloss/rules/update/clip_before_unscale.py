@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from whyloss.core.clipping import Clipping, clipping
-from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
+from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.learning import learned_from_input
 from whyloss.core.order import scaled_clip, share_of_updates
 from whyloss.core.run import Call, Trace
@@ -126,7 +126,7 @@ class ClipBeforeUnscale(Rule):
             Evidence("share of updates that are clipped", clip.bitten, self.bitten),
             Evidence("order of calls", " → ".join(c.what for c in trace.orders[-1]) if trace.orders else "not seen"),
             severity=Severity.WARNING if learned_from_input(trace) else Severity.ERROR,
-            place=Place(op=found.call.what, file=found.call.file, line=found.call.line),
+            place=found.call.place,
             certain=True,
             change="Divide the gradients by the factor before they are clipped." if found.by_hand else self.change,
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from whyloss.core.clipping import clipping
-from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
+from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.order import inner_clip, share_of_updates
 from whyloss.core.run import Call, Trace
 from whyloss.core.sample import ORDER, sample_run
@@ -61,7 +61,7 @@ class ClipMidAccumulation(Rule):
             Evidence("share of updates that are clipped", clip.bitten, self.bitten),
             Evidence("limit", float(np.median(clip.limits))),
             severity=Severity.WARNING if clip.bitten >= self.bitten else Severity.INFO,
-            place=Place(op=call.what, file=call.file, line=call.line),
+            place=call.place,
             certain=True,
         )
 

@@ -139,7 +139,7 @@ def _scaled(trace: Trace, after: Floats, before: Floats) -> Floats:
 
 def _clip_place(trace: Trace) -> Place:
     calls = [c for order in trace.orders for c in order if c.what in ("clip_norm", "clip_value") and c.file]
-    return Place(file=calls[0].file, line=calls[0].line) if calls else trace.step_place
+    return calls[0].place if calls else trace.step_place
 
 
 def _way(trace: Trace) -> float | None:

@@ -8,7 +8,6 @@ import numpy as np
 from whyloss.core.curve import curve, still_falling
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.learning import ends_poorly
-from whyloss.core.lines import place_at
 from whyloss.core.movement import rates
 from whyloss.core.progress import fell
 from whyloss.core.run import Call, Trace
@@ -86,7 +85,7 @@ class LrScheduleCollapsed(Rule):
             ),
             Evidence("sum of the rates, over the peak", worth, self.alive * trace.updates, "updates"),
             severity=Severity.WARNING if self._hurts(trace, seen, worth) else Severity.INFO,
-            place=trace.place if scheduler is None else place_at(scheduler.file, scheduler.line),
+            place=trace.place if scheduler is None else scheduler.place,
             first_step=since,
             certain=True,
         )

@@ -90,7 +90,7 @@ class StepMissing(Rule):
             Evidence("gradients cleared before an update", lost.gradients, 0, "backward calls", (0, trace.updates - 1)),
             Evidence("updates like that", lost.share, None, "of all"),
             severity=Severity.INFO if learned(trace) else Severity.WARNING,
-            place=Place(op="backward", file=lost.backward.file, line=lost.backward.line),
+            place=lost.backward.place,
             change="Call optimizer.step() after every backward pass, or clear the gradients only after a step.",
             verify="Run again: as many gradients are used as are computed.",
         )
