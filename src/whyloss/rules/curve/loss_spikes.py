@@ -20,14 +20,15 @@ class LossSpikes(Rule):
 
     ## What it detects
     Single losses above `times` the median of their neighbours, and above it by more than `noises` deviations of the
-    noise, in at most `share` of the updates. An alarm only where `many` of them and more stand in a run that learns,
-    and raise the mean loss by more than `cost` of where it began: then a few batches make most of the gradients.
+    noise, in at most `share` of the updates. An alarm only where after `many` of them and more the next
+    losses are still `lasting` times as high as before (the weights were thrown, it is not the batch alone), and they
+    raise the mean loss of a run that learns by more than `cost` of where it began.
     ## Why it matters
     A step on a bad batch, or one that is too large for the place, throws the weights; an optimizer's moments carry that
     on for many steps.
     ## What else looks like this
     Noise of small batches; the first steps of a warm restart; losses near 0, whose ratios say nothing: they must exceed
-    a hundredth of the first loss as well. A hard batch now and then.
+    a hundredth of the first loss as well. A hard batch now and then, or heavy-tailed data: the next loss is as before.
     ## What to do
     Look at the batch of a spike (its update stands in the evidence): is it the data? Else clip the gradient norm, or
     lower the rate.
@@ -53,6 +54,9 @@ class LossSpikes(Rule):
     noises: float = threshold(10.0, unit="deviations", why="heavy-tailed batch losses reach six")
     share: float = threshold(0.25, unit="of the updates", why="more of them are a part of the level itself")
     many: int = threshold(3, unit="spikes", why="one or two may be single examples")
+    lasting: float = threshold(
+        2.0, unit="times the level before", why="a hard batch leaves the next ones where they were"
+    )
     cost: float = threshold(0.1, unit="of the start", why="spikes of healthy runs raised their mean by a thirtieth")
 
     def check(self, run: Run) -> Iterator[Outcome]:
@@ -78,13 +82,15 @@ class LossSpikes(Rule):
         where = ", ".join(str(loss.steps[i]) for i in first[:6])
         top = int(np.argmax(np.where(far, excess, -np.inf)))
         mean = float(np.where(far, loss.values - around, 0.0)[10:].mean())
-        hurts = len(first) >= self.many and mean > self.cost * abs(start) and learned(trace)
+        thrown = _lasting(loss.values, first, self.lasting)
+        hurts = thrown >= self.many and mean > self.cost * abs(start) and learned(trace)
         return self.finding(
             f"the loss jumps {len(first)} times, up to {loss.high[top]:.4g} among neighbours at {around[top]:.4g}; "
             f"that raises its mean by {mean:.3g}",
             Evidence("updates of the first spikes", where, None, "", tuple(int(loss.steps[i]) for i in first[:6])),
             Evidence("highest, over its neighbours", float(loss.high[top] / around[top]), self.times, "times"),
             Evidence("what the spikes add to the mean loss", mean, self.cost * abs(start)),
+            Evidence("spikes after which the loss is still high", thrown, self.many - 1),
             severity=Severity.WARNING if hurts else Severity.INFO,
             place=trace.step_place,
             first_step=int(loss.steps[first[0]]),
@@ -95,7 +101,12 @@ class LossSpikes(Rule):
         steps = np.arange(400)
         calm = falling(400)
         return (
-            fires("40 at every 50th update", sample_run(loss=np.where(steps % 50 == 49, 40.0, calm)), Severity.WARNING),
+            fires(
+                "40 at every 50th update, which takes ten to come back",
+                sample_run(loss=calm + np.where(steps >= 49, 40.0 * 0.6 ** ((steps - 49) % 50), 0.0)),
+                Severity.WARNING,
+            ),
+            silent("near miss: batches of heavy-tailed data", sample_run(loss=np.where(steps % 50 == 49, 40.0, calm))),
             silent("near miss: 1.9 at every 50th", sample_run(loss=np.where(steps % 50 == 49, 1.9, calm))),
             silent(
                 "near miss: a growing loss, as of Q-learning",
@@ -113,6 +124,12 @@ def _around(values: np.ndarray, width: int = 10) -> np.ndarray:
     """Median of the values on both sides of each, itself included."""
     padded = np.pad(values, width, mode="reflect")
     return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * width + 1), axis=1))
+
+
+def _lasting(values: np.ndarray, first: np.ndarray, times: float) -> int:
+    """After how many of the spikes the next five losses have a median that much above the ten before."""
+    pairs = ((values[max(i - 10, 0) : i], values[i + 1 : i + 6]) for i in first)
+    return sum(len(after) > 0 and float(np.median(after)) > times * float(np.median(before)) for before, after in pairs)
 
 
 def _most(high: np.ndarray, around: np.ndarray) -> float:
