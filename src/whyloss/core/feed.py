@@ -67,6 +67,7 @@ class Evaluation:
     deliberate: tuple[str, ...] = ()  # those of them that were so although the module itself was not
     examples: int = 0  # looked at
     distinct: int = 0
+    discrete: bool = False  # they hold no floating-point tensor: token ids, of which different examples may be equal
     twins: int = 0  # examples of the first sweep that were equal to another one of it
     shared: int = 0  # of the distinct ones: seen in training, too
     again: int = 0  # passes that had the batch of the pass before

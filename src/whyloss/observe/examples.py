@@ -53,6 +53,11 @@ class Arriving:
         self._waiting.clear()
 
 
+def discrete(args: Any, kwargs: Any) -> bool:
+    """Whether no floating-point tensor is among what a module is called with."""
+    return not any(t.is_floating_point() or t.is_complex() for t in _tensors((args, kwargs)))
+
+
 def example_numbers(args: Any, kwargs: Any) -> Numbers | None:
     """One int64 for each of the first examples of what a module is called with: equal examples have equal numbers, and
     different ones different numbers but for those that differ only in elements left out. None where there is no batch.

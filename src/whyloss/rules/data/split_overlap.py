@@ -16,8 +16,8 @@ class SplitOverlap(Rule):
     """Training examples stand in the data that the model is evaluated on.
 
     ## What it detects
-    An evaluation of which a part, more than `share`, was seen in training bit for bit; or all of it, where the script
-    calls it validation or test and evaluates on nothing else.
+    An evaluation of which a part, more than `share` (of token sequences `most`), was seen in training bit for bit; or
+    all of it, where the script calls it validation or test and evaluates on nothing else.
     ## Why it matters
     The figure that should tell memory from understanding tells neither, and looks too good.
     ## What else looks like this
@@ -34,6 +34,7 @@ class SplitOverlap(Rule):
     verify = "Run again: no example of the evaluation is seen in training."
 
     share: float = threshold(0.1, unit="of the examples", why="published tables hold a few true duplicates")
+    most: float = threshold(0.5, unit="of the examples", why="of token sequences: short ones are equal by chance")
     least: int = threshold(10, unit="examples", why="fewer may be such duplicates")
     whole: float = threshold(0.9, unit="of the examples", why="all but those of batches that were not looked at")
     twins: float = threshold(0.002, unit="of the examples of a batch", why="continuous data has none")
@@ -56,7 +57,8 @@ class SplitOverlap(Rule):
 
     def _judge(self, evaluation: Evaluation, fed: Fed, others: list[Evaluation]) -> Finding | None:
         shared, distinct = evaluation.shared, evaluation.distinct
-        if shared < max(self.least, self.share * distinct):
+        least = self.most if evaluation.discrete else self.share
+        if shared < max(self.least, least * distinct):
             return None
         if shared >= self.whole * distinct:
             elsewhere = any(e.held_out for e in others)
@@ -98,6 +100,7 @@ class SplitOverlap(Rule):
                 "near miss: sentences of a few words, which stand twice in the evaluation",
                 run({"shared": 60, "twins": 20}),
             ),
+            silent("near miss: short token sequences, some of them equal", run({"shared": 60, "discrete": True})),
             silent("near miss: nothing shared", run({"shared": 0})),
         )
 
