@@ -15,7 +15,24 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from detection import PROGRAMS, TRUTH, read_truth, score
 
 TRUTHS = read_truth()
-SPREAD = ["alternating_nmf", "blobs_softmax_head", "checkpointed_blocks", "diabetes_noise_floor", "frozen_backbone", "gate_thresholds_soft", "attentional_fm", "blob_segmenter", "cells_one_by_one", "colour_segments", "digits_bn_validated", "gru_reader", "handmade_mlp", "heartbeat_conv1d", "irregular_ode_rnn", "markov_words_gpt"]  # of the tuning side, healthy ones first
+SPREAD = [  # of the tuning side, healthy ones first
+    "alternating_nmf",
+    "blobs_softmax_head",
+    "checkpointed_blocks",
+    "diabetes_noise_floor",
+    "frozen_backbone",
+    "gate_thresholds_soft",
+    "attentional_fm",
+    "blob_segmenter",
+    "cells_one_by_one",
+    "colour_segments",
+    "digits_bn_validated",
+    "gru_reader",
+    "handmade_mlp",
+    "heartbeat_conv1d",
+    "irregular_ode_rnn",
+    "markov_words_gpt",
+]
 
 
 def test_every_program_has_its_truth():
