@@ -17,13 +17,7 @@ class Curve:
     steps: Steps  # the last step of each block
     levels: Floats
     error: float
-    noise: float
     samples: int
-
-    @property
-    def lowest(self) -> int:
-        """The block with the lowest level."""
-        return int(np.argmin(self.levels))
 
     def part(self, low: float, high: float = 1.0) -> Floats:
         """The levels between two shares of the run; one at least."""
@@ -40,10 +34,9 @@ def curve(series: Series, blocks: int = BLOCKS) -> Curve | None:
     count = min(blocks, max(len(finite) // 2, 4))
     parts = np.array_split(np.arange(len(finite)), count)
     levels = np.array([np.median(finite.values[p]) for p in parts])
-    scatter = noise(finite.values)
     width = len(finite) / count
-    error = scatter * np.sqrt(np.pi / 2 / max(width, 1.0))
-    return Curve(np.array([finite.steps[p[-1]] for p in parts]), levels, float(error), scatter, len(finite))
+    error = noise(finite.values) * np.sqrt(np.pi / 2 / max(width, 1.0))
+    return Curve(np.array([finite.steps[p[-1]] for p in parts]), levels, float(error), len(finite))
 
 
 def fall_at_end(c: Curve) -> float:

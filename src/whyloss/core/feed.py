@@ -43,7 +43,6 @@ class Draw:
     """A dropout call that ran, and dropped, while the model was in evaluation mode."""
 
     call: str
-    module: str = ""  # the module that was running
     own_mode: bool = False  # a dropout module's own call, which follows its mode
     p: float = 0.5
     place: Place = Place()

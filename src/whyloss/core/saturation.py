@@ -66,7 +66,7 @@ def _slope(graph: StepGraph, op: Op) -> float | None:
 
 
 def _gates(graph: StepGraph, op: Op) -> bool:
-    return any(user.kind in GATED for user in graph.following(op))
+    return any(user.kind in GATED for user in graph.users(op))
 
 
 def _bounded(trace: Trace, found: list[tuple[StepGraph, Op, float]]) -> Bounded:

@@ -420,10 +420,6 @@ class StepGraph:
         given = (self._affine_input(k) for k in range(len(self.ops)))
         return _closure([s for s in given if s is not None], self.flow.data)
 
-    def following(self, op: Op) -> tuple[Op, ...]:
-        """The calls that are given what the call made, looking through none."""
-        return tuple(other for other in self.ops if not set(op.outputs).isdisjoint(other.inputs))
-
     def _affine_input(self, k: int) -> State | None:
         """What an affine call multiplies with a weight; None where the call is none, or multiplies no weight."""
         op, given = self.ops[k], self.flow.given[k]

@@ -172,8 +172,11 @@ class Observer:
         if watch is not None and watch.sketch is not None and watch.observing:
             watch.sketch.arm()
 
-    def compiled(self, module: nn.Module) -> None:
-        """From now on it runs where no hook may be."""
+    def compiled(self, module: nn.Module | None) -> None:
+        """From now on it runs where no hook may be. None where a function was compiled."""
+        self.feed.evaluations.compiles()
+        if module is None:
+            return
         self._compiled[id(module)] = weakref.ref(module)
         for watch in list(self.watches.values()):
             if any(m is module for root in watch.roots for m in root.module.modules()):

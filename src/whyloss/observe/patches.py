@@ -45,8 +45,7 @@ class Patches:
         for kind in list(vars(schedulers).values()):
             if isinstance(kind, type) and issubclass(kind, schedulers.LRScheduler) and "step" in vars(kind):
                 self._after(kind, "step", lambda self, *a, **k: (o.scheduled, self))
-        self._after(torch, "compile", lambda *a, **k: (o.feed.evaluations.compiles,))
-        self._after(torch, "compile", lambda *a, **k: (o.compiled, m) if (m := _module(*a, **k)) is not None else None)
+        self._after(torch, "compile", lambda *a, **k: (o.compiled, _module(*a, **k)))
         self._wrap_loaders()
         self._wrap_clipping()
         self._wrap_script()

@@ -71,7 +71,7 @@ class InputUnscaled(Rule):
             yield self.skipped("needs a recorded step")
             return
         entries = [(op, seen) for op, leaf in graph.entries if (seen := _statistics(graph, leaf)) is not None]
-        wrong = next(((op, s) for op, s in entries if self._off(s) and not _normalised(graph, op, s)), None)
+        wrong = next(((op, s) for op, s in entries if self._off(s) and not _normalised(graph, op)), None)
         if not entries:
             yield self.skipped("no data enters an affine layer as it came")
         elif wrong is None:
@@ -144,9 +144,9 @@ def _ratio(seen: Statistics) -> float:
     return most / least if least > 0 else 0.0
 
 
-def _normalised(graph: StepGraph, op: Op, seen: Statistics) -> bool:
+def _normalised(graph: StepGraph, op: Op) -> bool:
     """A normalisation right behind the layer undoes a common scale."""
-    return any(other.kind in NORMS for other in graph.following(op))
+    return any(other.kind in NORMS for other in graph.users(op))
 
 
 def _graph(after: str = "torch.relu", **statistics: Any) -> StepGraph:
