@@ -81,6 +81,30 @@ def test_the_spread_of_rows_tells_equal_units(tmp_path):
     assert seen.values("rows/spread[2.weight]") == pytest.approx([norm([w - w[:1]]) / norm([w])])
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_the_units_of_a_recurrent_layer_are_compared_within_each_gate(tmp_path, kind):
+    """The gates start apart, the eight units of each are the same."""
+    with observed(tmp_path) as seen:
+        model = Recurrent(kind(3, 8))
+        with torch.no_grad():
+            for p in model.rnn.parameters():
+                p.copy_(p.unflatten(0, (-1, 8))[:, :1].expand(-1, 8, *p.shape[1:]).reshape(p.shape))
+        optimizer = sgd(model)
+        model(torch.randn(5, 2, 3)).square().mean().backward()
+        optimizer.step()
+    assert seen.values("rows/spread[rnn.weight_ih_l0]") == [0]
+    assert seen.values("rows/spread[rnn.weight_hh_l0]") == [0]
+
+
+class Recurrent(nn.Module):
+    def __init__(self, rnn):
+        super().__init__()
+        self.rnn, self.head = rnn, nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][-1])
+
+
 def test_a_weight_of_zeros_has_no_spread(tmp_path):
     """0 / 0 is 0 here: its rows are the same."""
     with observed(tmp_path) as seen:

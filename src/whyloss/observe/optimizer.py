@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from whyloss.core.finding import Place
+from whyloss.core.initialisation import GATES
 from whyloss.core.lines import place_at, user_line
 from whyloss.core.run import Module, Objective, Tensor
 from whyloss.core.series import ABSENT, Floats
@@ -360,15 +361,15 @@ class OptimizerWatch:
             row.put(columns["state/step"], counter)
 
     def _spreads(self, row: Row) -> None:
-        """‖W − its first row‖ / ‖W‖ of every weight: 0 where all rows are the same."""
+        """‖W − its first row‖ / ‖W‖ of every weight: 0 where all rows are the same; of each gate where it has several."""
         weights = [(t, p.detach()) for t, p in self.tensors if _has_rows(t) and _strided(p)]
-        values = [p for _, p in weights]
+        values = [_by_gate(t, p) for t, p in weights]
         if not values:
             return
         columns = self.columns["samples"]
         spread = [columns[f"rows/spread[{t.name}]"] for t, _ in weights]
         whole = [columns[f"weight/norm[{t.name}]"] for t, _ in weights]
-        row.later(spread, norms(torch._foreach_sub(values, [p[:1].expand_as(p) for p in values])))
+        row.later(spread, norms(torch._foreach_sub(values, [v[:, :1].expand_as(v) for v in values])))
         row.lastly(lambda v: v.__setitem__(spread, _ratio(v[spread], v[whole])))
 
     def _dead_row_shares(self, row: Row) -> None:
@@ -525,6 +526,12 @@ def _put_rate(row: Row, column: int, rate: Any) -> None:
         row.later([column], rate.detach().clone())
     elif rate is not None:
         row.put(column, float(rate))
+
+
+def _by_gate(t: Tensor, p: torch.Tensor) -> torch.Tensor:
+    """[gates, units, inputs]: the gates of one recurrent unit stand apart in its weight."""
+    gates = GATES.get(t.kind or "", 1)
+    return p.reshape(gates if p.shape[0] % gates == 0 else 1, -1, *p.shape[1:])
 
 
 def _has_rows(t: Tensor) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
+from whyloss.core.initialisation import GATES
 from whyloss.core.run import Tensor, Trace
 from whyloss.core.sample import sample_run
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
@@ -16,7 +17,8 @@ class SymmetricInit(Rule):
     """The units of a hidden layer start identical and stay identical: the layer is one unit wide.
 
     ## What it detects
-    All rows of a weight that another layer follows are equal before updates 0, 1 and 2, although it moved in between.
+    All rows of a weight that another layer follows (of each gate, if it is a recurrent one) are equal before updates 0,
+    1 and 2, although it moved in between.
     Also a network that can't even move: the rows of two weights and more are equal, their gradient is exactly 0 at
     every update, and no weight with distinct rows shares that fate.
     ## Why it matters
@@ -60,7 +62,7 @@ class SymmetricInit(Rule):
         how = "although it moves" if moving else "and their gradient is exactly 0"
         more = f", as are those of {len(found) - 1} more" if len(found) > 1 else ""
         yield self.finding(
-            f"the {first.shape[0]} rows of {first.name} are identical at updates 0 to {spread.steps[-1]} {how}{more}",
+            f"the {_units(first)} units of {first.name} are identical at updates 0 to {spread.steps[-1]} {how}{more}",
             Evidence("difference of its rows, ‖W − row 0‖/‖W‖", float(spread.high.max()), self.rounding, "", (0, 1, 2)),
             Evidence("weights with identical rows", len(found), 0, "weights"),
             severity=Severity.ERROR,
@@ -116,6 +118,11 @@ class SymmetricInit(Rule):
             silent("near miss: constant weight that moves by 1e-7 an update", sample_run(signals=slow)),
             silent("near miss: zero branches, gradients cleared", sample_run(signals=still | same | {rows[2]: 1.3})),
         )
+
+
+def _units(t: Tensor) -> int:
+    """A recurrent unit has a row in each gate."""
+    return t.shape[0] // GATES.get(t.kind or "", 1)
 
 
 def _followed(trace: Trace, t: Tensor) -> bool:
