@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from whyloss.core.run import Call, Trace
+from whyloss.core.run import Call, Run, Trace
 
 Order = tuple[Call, ...]
 CLIPS = ("clip_norm", "clip_value")
+SAME = 0.02  # of a gradient norm: bfloat16 rounds by less
 
 
 @dataclass(frozen=True)
@@ -22,27 +24,55 @@ class Lost:
     clear: Call
 
 
-def thrown_away(trace: Trace) -> Lost | None:
-    """What was cleared before the updates; None where nothing was, or the order was not seen.
+def by_step_line(run: Run) -> list[tuple[Trace, ...]]:
+    """The traces whose updates one line of code makes: an optimizer that is built anew each round leaves many."""
+    found: dict[tuple[str, str | None, int | None], list[Trace]] = {}
+    for trace in run.traces:
+        place = trace.step_place
+        found.setdefault((trace.optimizer, place.file, place.line), []).append(trace)
+    return [tuple(traces) for traces in found.values()]
+
+
+def thrown_away(*traces: Trace) -> Lost | None:
+    """What was cleared before the updates; None where nothing was, the order was not seen, or the gradients that were
+    given are not those of the last backward pass: somebody summed the others up by hand.
 
     Other optimizers' calls are not in a trace's order. Gradients of another line (an attack, the first pass of a
     sharpness-aware step) were not meant for the update. A closure runs within the step, and is left out.
     """
-    index, backwards = trace.signal("order"), trace.signal("backwards")
-    if index is None or not len(index.finite):
+    lost = np.concatenate([_lost(trace) for trace in traces])
+    if not lost.any() or any(abs((divided(trace) or 1.0) - 1) > SAME for trace in traces):
         return None
-    kept = index.finite.values.astype(int)
-    counts = [_cleared(order) for order in trace.orders]
-    lost = np.array([counts[i] if 0 <= i < len(counts) else 0 for i in kept])
-    if not lost.any():
-        return None
-    order = max(trace.orders, key=_cleared)
+    order = max((order for trace in traces for order in trace.orders), key=_cleared)
     gradients = float(np.median(lost[lost > 0]))
-    if backwards is not None and len(backwards) and not _accumulates(order):  # a long order is cut short in the journal
-        gradients = max(gradients, float(np.median(backwards.values)) - 1)
+    passes = [s.values for s in (trace.signal("backwards") for trace in traces) if s is not None]
+    if passes and not _accumulates(order):  # a long order is cut short in the journal
+        gradients = max(gradients, float(np.median(np.concatenate(passes))) - 1)
     backward = next(c for c in order if c.what == "backward")
     clear = next(c for c in order if c.what == "zero_grad")
     return Lost(int(gradients), float(np.mean(lost > 0)), backward, clear)
+
+
+def _lost(trace: Trace) -> NDArray[np.int64]:
+    """For each update whose order is known, the backward passes whose gradients were cleared unused."""
+    index = trace.signal("order")
+    counts = [_cleared(order) for order in trace.orders]
+    kept = index.finite.values.astype(int) if index is not None else []
+    return np.array([counts[i] if 0 <= i < len(counts) else 0 for i in kept], dtype=np.int64)
+
+
+def divided(trace: Trace) -> float | None:
+    """Of the gradient's length after the last backward pass, what clipping or the step was given. None: not seen."""
+    summed, scale, clipped = trace.signal("grad/summed"), trace.signal("scale"), trace.signal("clip/norm")
+    given = clipped or trace.signal("grad/total")
+    if summed is None or given is None or (scale is not None and clipped is not None):
+        return None
+    _, at, where = np.intersect1d(summed.steps, given.steps, return_indices=True)
+    by = np.interp(summed.steps[at], scale.steps, scale.values) if scale is not None else 1.0
+    with np.errstate(all="ignore"):
+        found = by * given.values[where] / summed.values[at]
+    found = found[np.isfinite(found)]
+    return float(np.median(found)) if len(found) else None
 
 
 def _before_step(order: tuple[Call, ...]) -> tuple[Call, ...]:

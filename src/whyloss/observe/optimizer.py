@@ -361,7 +361,7 @@ class OptimizerWatch:
             row.put(columns["state/step"], counter)
 
     def _spreads(self, row: Row) -> None:
-        """‖W − its first row‖ / ‖W‖ of every weight: 0 where all rows are the same; of each gate where it has several."""
+        """‖W − its first row‖ / ‖W‖ of every weight, gate by gate: 0 where all rows are the same."""
         weights = [(t, p.detach()) for t, p in self.tensors if _has_rows(t) and _strided(p)]
         values = [_by_gate(t, p) for t, p in weights]
         if not values:

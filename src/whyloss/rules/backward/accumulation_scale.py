@@ -10,7 +10,7 @@ from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
 from whyloss.core.learning import ends_poorly
 from whyloss.core.levels import objective, says_nothing
 from whyloss.core.movement import ratios, weights
-from whyloss.core.order import Order, accumulates, share_of_updates
+from whyloss.core.order import Order, accumulates, divided, share_of_updates
 from whyloss.core.run import Call, Run, Trace
 from whyloss.core.sample import ORDER, falling, flat, sample_run, sample_tensors
 from whyloss.core.step_graph import StepGraph
@@ -71,9 +71,9 @@ class AccumulationScale(Rule):
             return self.skipped("needs one loss function of torch with mean reduction in each backward pass")
         if any(_shared(graph) for graph in trace.graphs):
             return self.passed("the backward passes of an update are of one forward pass")
-        divided = _divided(trace)
-        if abs(factor - 1) <= self.same and (divided is None or abs(divided - 1) <= self.same):
-            return self._undivided(run, trace, k, sure=divided is not None)
+        given = divided(trace)
+        if abs(factor - 1) <= self.same and (given is None or abs(given - 1) <= self.same):
+            return self._undivided(run, trace, k, sure=given is not None)
         return self._uneven(trace, k) or self.passed(f"{k:.0f} losses an update go in with a factor of {factor:.3g}")
 
     def _undivided(self, run: Run, trace: Trace, k: float, *, sure: bool) -> Outcome:
@@ -142,20 +142,6 @@ def _factor(trace: Trace) -> float | None:
     _, at, where = np.intersect1d(loss.steps, value.steps, return_indices=True)
     with np.errstate(all="ignore"):
         found = loss.values[at] / value.values[where]
-    found = found[np.isfinite(found)]
-    return float(np.median(found)) if len(found) else None
-
-
-def _divided(trace: Trace) -> float | None:
-    """Of the gradient's length after the last backward pass, what clipping or the step was given. None: not seen."""
-    summed, scale, clipped = trace.signal("grad/summed"), trace.signal("scale"), trace.signal("clip/norm")
-    given = clipped or trace.signal("grad/total")
-    if summed is None or given is None or (scale is not None and clipped is not None):
-        return None
-    _, at, where = np.intersect1d(summed.steps, given.steps, return_indices=True)
-    by = np.interp(summed.steps[at], scale.steps, scale.values) if scale is not None else 1.0
-    with np.errstate(all="ignore"):
-        found = by * given.values[where] / summed.values[at]
     found = found[np.isfinite(found)]
     return float(np.median(found)) if len(found) else None
 

@@ -1,14 +1,14 @@
 """gradient-cleared-early."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
-from whyloss.core.order import thrown_away
+from whyloss.core.order import by_step_line, thrown_away
 from whyloss.core.reach import moved
-from whyloss.core.run import Call, Trace
+from whyloss.core.run import Call, Run, Trace
 from whyloss.core.sample import ORDER, flat, sample_run, sample_tensors
 from whyloss.core.series import ABSENT, absent
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
@@ -48,6 +48,12 @@ class GradientClearedEarly(Rule):
     )
     always: float = threshold(0.9, unit="of the updates", why="the loop's own order; the last window may be short")
 
+    def check(self, run: Run) -> Iterator[Outcome]:
+        for traces in by_step_line(run):
+            short = all(trace.updates < self.updates for trace in traces) and len(traces) >= self.updates
+            found = self._within(*traces) if short else None
+            yield from [found] if found else [o for trace in traces for o in self.check_trace(trace)]
+
     def check_trace(self, trace: Trace) -> Iterator[Outcome]:
         _, grads = trace.matrix("grad/norm", trace.trained)
         nothing = (absent(grads) | (grads == 0.0)).all(axis=1) if grads.size else np.zeros(0, dtype=bool)
@@ -79,9 +85,9 @@ class GradientClearedEarly(Rule):
             certain=True,
         )
 
-    def _within(self, trace: Trace) -> Outcome | None:
+    def _within(self, *traces: Trace) -> Outcome | None:
         """Accumulation whose zero_grad() stands in the inner loop: all but the last backward pass is for nothing."""
-        lost = thrown_away(trace)
+        lost, trace = thrown_away(*traces), traces[0]
         if lost is None or not 2 <= lost.gradients < self.window or lost.share < self.always:
             return None
         return self.finding(
@@ -107,8 +113,16 @@ class GradientClearedEarly(Rule):
         none = {f"grad/norm[{n}]": ABSENT for n in names}
         zero = {f"grad/norm[{n}]": 0.0 for n in names} | {"grad/total": 0.0}
         unreached = {n: {"in_graph": False} for n in names}
+        four = (*ORDER[:2] * 4, ORDER[2])
+        short = sample_run(1, order=four)
         return (
-            fires("cleared within a window of four", sample_run(order=(*ORDER[:2] * 4, ORDER[2])), Severity.WARNING),
+            fires("cleared within a window of four", sample_run(order=four), Severity.WARNING),
+            fires("an optimizer built anew each round", replace(short, traces=short.traces * 5), Severity.WARNING),
+            silent("near miss: one update after four passes", short),
+            silent(
+                "near miss: each example's gradient is clipped and summed up by hand, as for differential privacy",
+                sample_run(order=four, signals={"backwards": 4.0, "grad/summed": 2.0, "grad/total": 0.3}),
+            ),
             silent("near miss: two passes an update, sharpness-aware", sample_run(order=ORDER[:2] + ORDER)),
             silent("near miss: accumulation of four", sample_run(order=(ORDER[0], *ORDER[1:2] * 4, ORDER[2]))),
             fires("zero_grad before step", sample_run(loss=flat(60), order=early, signals=none), Severity.ERROR),

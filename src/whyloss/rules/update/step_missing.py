@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Place, Severity
-from whyloss.core.order import thrown_away
+from whyloss.core.order import by_step_line, thrown_away
 from whyloss.core.progress import learned
 from whyloss.core.reach import listed
 from whyloss.core.run import Call, Facts, Pending, Run, Trace
@@ -43,6 +43,7 @@ class StepMissing(Rule):
         unit="backward calls",
         why="windows of accumulation have fewer; attacks and two-pass optimizers, one to three",
     )
+    updates: int = threshold(3, unit="updates", why="the loop's order, not one statistic taken before an update")
     others: int = threshold(20, unit="updates", why="the first phase of a training in phases can be that short")
     windows: float = threshold(
         0.9, unit="of the updates", why="updates that a loss scaler leaves out drop some gradients"
@@ -54,8 +55,8 @@ class StepMissing(Rule):
             yield self._never(run, last)
         elif (idle := self._idle(run)) is not None:
             yield idle
-        elif len(run.traces) == 1:
-            yield self._seldom(run.traces[0])
+        elif len(same := by_step_line(run)) == 1:
+            yield self._seldom(run, same[0])
         elif run.traces:
             yield self.passed(f"{len(run.traces)} optimizers took {run.updates} updates")
         else:
@@ -80,17 +81,18 @@ class StepMissing(Rule):
             certain=built > 0,
         )
 
-    def _seldom(self, trace: Trace) -> Outcome:
-        lost = thrown_away(trace)
-        if lost is None or lost.gradients < self.thrown or lost.share < self.windows:
-            return self.passed(f"{trace.optimizer} took {trace.updates} updates, one a window of backward passes")
+    def _seldom(self, run: Run, traces: tuple[Trace, ...]) -> Outcome:
+        lost, trace = thrown_away(*traces), traces[0]
+        few = run.updates < self.updates
+        if few or lost is None or lost.gradients < self.thrown or lost.share < self.windows:
+            return self.passed(f"{trace.optimizer} took {run.updates} updates, one a window of backward passes")
         return self.finding(
             f"{trace.optimizer} takes one update in {lost.gradients + 1} backward passes; the gradients of the "
             f"{lost.gradients} before it are cleared unused",
-            Evidence("gradients cleared before an update", lost.gradients, 0, "backward calls", (0, trace.updates - 1)),
+            Evidence("gradients cleared before an update", lost.gradients, 0, "backward calls", (0, run.updates - 1)),
             Evidence("updates like that", lost.share, None, "of all"),
             severity=Severity.INFO if learned(trace) else Severity.WARNING,
-            place=lost.backward.place,
+            place=trace.step_place,
             change="Call optimizer.step() after every backward pass, or clear the gradients only after a step.",
             verify="Run again: as many gradients are used as are computed.",
         )
@@ -119,12 +121,18 @@ class StepMissing(Rule):
         ended, going = Facts(optimizers_built=built, end="finished"), Facts(optimizers_built=built)
         some, many = (Pending(backwards=n, loss=2.3, weights_changed=False) for n in (90, 4096))
         same = tuple(replace(some, backwards=2**i) for i in range(7))
-        seldom = sample_run(loss=flat(60), order=(*ORDER[:2] * 8, ORDER[2]), signals={"backwards": 40.0})
+        order = (*ORDER[:2] * 8, ORDER[2])
+        seldom = sample_run(loss=flat(60), order=order, signals={"backwards": 40.0})
+        by_hand = {"backwards": 40.0, "grad/summed": 2.0, "grad/total": 0.3}
+        short = sample_run(1, order=order, signals={"backwards": 40.0}).traces
         attack = (*(ORDER[0], Call("backward", "attack.py", 7)) * 7, *ORDER)
         return (
             fires("90 backward passes, then the end", Run(pending=(some,), facts=ended), Severity.ERROR),
             fires("4096 backward passes and going on", Run(pending=(many,), facts=going), Severity.ERROR),
             fires("one step in forty passes, all cleared", seldom, Severity.WARNING),
+            fires("an optimizer built anew each round", replace(seldom, traces=short * 5), Severity.WARNING),
+            silent("near miss: one update after forty passes", replace(seldom, traces=short)),
+            silent("near miss: gradients summed up by hand", sample_run(loss=flat(60), order=order, signals=by_hand)),
             fires("one of two optimizers never steps", _waiting(True), Severity.ERROR),
             silent("near miss: an optimizer for a later phase", _waiting(False)),
             silent("near miss: cleared within a window of four", sample_run(order=(*ORDER[:2] * 4, ORDER[2]))),
