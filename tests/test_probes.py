@@ -10,9 +10,12 @@ from torch import nn
 from training import observed
 from whyloss.core.probe import made
 from whyloss.observe import TapeOptions, probing
+from whyloss.tape.labels import with_labels
 from whyloss.tape.probes import PROBES, make
 from whyloss.tape.probes.bench import Bench
 from whyloss.tape.recording import recording
+from whyloss.tape.replay import replay
+from whyloss.tape.tape import Role
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -86,6 +89,50 @@ def test_data_that_come_by_another_way_are_not_called_ignored():
         "",
         "data reach the loss that are neither arguments of the model nor targets",
     )
+
+
+# -- labels that the step picks itself
+
+
+def picked(index, convert=lambda y: y):
+    return lambda out, y: F.cross_entropy(out, convert(y[index]))
+
+
+@pytest.mark.parametrize(
+    "target", [classes(3, 500), randn(500, 3).softmax(1), classes(3, 500).float()], ids=["classes", "shares", "real"]
+)
+@pytest.mark.parametrize("index", [torch.arange(40, 56), slice(40, 56)], ids=["list", "slice"])
+def test_labels_that_are_picked_in_the_step_are_its_labels(target, index):
+    loss = picked(index, lambda y: y.long() if y.ndim == 1 and y.is_floating_point() else y)
+    model = Call(last, r=nn.GRU(8, 5), b=linear(5, 3))
+    given = {"target": target, "loss": loss}
+    assert probed("batch-independence", model, randn(16, 12, 8), **given).outcome == "leak"
+    assert probed("input-independence", model, randn(16, 12, 8), **given).outcome == "used"
+
+
+def test_the_labels_of_a_step_that_picks_them_are_leaves_and_the_rest_is_as_it_was():
+    y, index = classes(3, 500), torch.arange(40, 56)
+    tape = tape_of(linear(8, 3), randn(16, 8), target=y, loss=picked(index))
+    ours = with_labels(tape)
+    assert [leaf.value.tolist() for leaf in ours.of(Role.TARGET)] == [y[index].tolist()]
+    assert [op.name for op in ours.ops] == [op.name for op in tape.ops if "getitem" not in op.name]
+    assert torch.equal(replay(ours).losses[0], replay(tape).losses[0])
+
+
+def test_a_step_that_picks_nothing_keeps_its_tape():
+    tape = tape_of(linear(8, 3), randn(16, 8), target=classes(3, 16))
+    assert with_labels(tape) is tape
+
+
+def test_a_target_made_of_the_input_stays_a_part_of_it():
+    """Its elements move with the input's."""
+    tape = tape_of(
+        Call(lambda m, x: m.a(x), a=linear(8, 8)),
+        x := randn(16, 8),
+        target=x,
+        loss=lambda out, y: F.mse_loss(out, y.roll(1, 1)),
+    )
+    assert with_labels(tape) is tape
 
 
 # -- batch-independence

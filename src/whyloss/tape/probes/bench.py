@@ -17,6 +17,7 @@ from whyloss.core.finding import Place
 from whyloss.core.probe import Probe
 from whyloss.core.step_graph import GRAD, StepGraph
 from whyloss.tape.graph import step_graph
+from whyloss.tape.labels import with_labels
 from whyloss.tape.replay import Player, quiet
 from whyloss.tape.tape import BACKWARD, Context, Leaf, Op, Role, Tape
 
@@ -44,8 +45,8 @@ class Bench:
     `given`: how many tensors the model was called with, where that is known."""
 
     def __init__(self, tape: Tape, cost: float, seconds: float, given: int = 0) -> None:
-        self.tape, self.cost, self.left, self.given = tape, cost, seconds, given
-        self.graph: StepGraph = step_graph(tape)
+        self.tape, self.cost, self.left, self.given = with_labels(tape), cost, seconds, given
+        self.graph: StepGraph = step_graph(self.tape)
         self.generator = torch.Generator().manual_seed(20230301)  # the user's own is never drawn from
         self._players: dict[frozenset[int], Player] = {}
 
