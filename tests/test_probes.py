@@ -165,6 +165,12 @@ def test_examples_that_meet(model, outcome, subject):
     assert subject is None or probe.subject == subject
 
 
+def test_examples_that_meet_only_at_the_end_of_what_a_recurrent_layer_reads():
+    """What the middle ones do is forgotten by then."""
+    model = Call(lambda m, x: m.b(m.r(x.view(400, -1, 8))[0][-1]), r=nn.RNN(8, 5), b=linear(5, 3))
+    assert probed("batch-independence", model, randn(16, 400, 8), target=classes(3, 16)).outcome == "leak"
+
+
 def test_examples_that_are_meant_to_meet_are_not_judged():
     model = Call(lambda m, x, a: m.b(a @ m.b(x).tanh()), b=linear(3, 3))
     near = (torch.rand(16, 16, generator=GENERATOR) < 0.2).float() + torch.eye(16)
@@ -324,6 +330,21 @@ def test_padding_that_counts_and_padding_that_does_not(function, outcome):
     lengths = torch.arange(2, 10)[:, None]
     ids = torch.randint(1, 20, (8, 12), generator=GENERATOR).masked_fill(torch.arange(12)[None] >= lengths, 0)
     model = Call(function, e=nn.Embedding(20, 6), r=nn.GRU(6, 5, batch_first=True), b=linear(5, 3))
+    assert probed("padding-invariance", model, ids, target=classes(3, 8)).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("function", "outcome"),
+    [
+        (lambda m, x: m.b(m.r(m.e(x))[0][:, -1]), "forgotten"),
+        (lambda m, x: m.b(m.r(m.e(x))[0][torch.arange(len(x)), (x > 0).sum(1) - 1]), "independent"),
+        (lambda m, x: m.b(m.e(x)[:, 0, :5]), "independent"),  # the first element is all that is read
+    ],
+)
+def test_a_sequence_that_is_forgotten_over_its_padding(function, outcome):
+    lengths = torch.arange(2, 10)[:, None]
+    ids = torch.randint(1, 20, (8, 60), generator=GENERATOR).masked_fill(torch.arange(60)[None] >= lengths, 0)
+    model = Call(function, e=nn.Embedding(20, 6), r=nn.RNN(6, 5, batch_first=True), b=linear(5, 3))
     assert probed("padding-invariance", model, ids, target=classes(3, 8)).outcome == outcome
 
 

@@ -57,8 +57,8 @@ def _lost(trace: Trace) -> NDArray[np.int64]:
     """For each update whose order is known, the backward passes whose gradients were cleared unused."""
     index = trace.signal("order")
     counts = [_cleared(order) for order in trace.orders]
-    kept = index.finite.values.astype(int) if index is not None else []
-    return np.array([counts[i] if 0 <= i < len(counts) else 0 for i in kept], dtype=np.int64)
+    kept = index.finite.values.tolist() if index is not None else []
+    return np.array([counts[int(i)] if 0 <= i < len(counts) else 0 for i in kept], dtype=np.int64)
 
 
 def divided(trace: Trace) -> float | None:

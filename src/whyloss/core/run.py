@@ -184,6 +184,14 @@ class Trace:
         table = self.every if names and names[0] in self.every.columns else self.sampled
         return table.steps, table.block(names)
 
+    @cached_property
+    def loss_place(self) -> Place:
+        """The user's line that computes the loss, from the first step that was recorded; else the one that calls
+        backward(), or at least step()."""
+        ends = [op.place for graph in self.graphs[:1] for op in graph.ends]
+        calls = [call.place for order in self.orders for call in order if call.what == "backward"]
+        return next((place for place in (*ends, *calls) if place.file), self.step_place)
+
     def module(self, path: str) -> Module | None:
         return next((m for m in self.modules if m.path == path), None)
 

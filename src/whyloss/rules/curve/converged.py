@@ -54,7 +54,7 @@ class Converged(Rule):
                 f"the loss stands level at {level_at_end(shape):.4g}",
                 Evidence("change over the last third", moved, max(ERRORS * shape.error, self.share * gained)),
                 severity=Severity.INFO,
-                place=trace.step_place,
+                place=trace.loss_place,
                 first_step=int(shape.steps[len(shape.steps) * 2 // 3]),
             )
 

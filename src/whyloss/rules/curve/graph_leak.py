@@ -55,7 +55,7 @@ class GraphLeak(Rule):
             Evidence("graphs that are still there", seen.alive, self.alive, f"of {seen.made}", (seen.step,)),
             Evidence("nodes of one graph", seen.nodes, None, f"of about {NODE} bytes"),
             severity=Severity.WARNING if grows else Severity.INFO,
-            place=seen.place if seen.place.file else run.traces[0].step_place if run.traces else None,
+            place=seen.place if seen.place.file else run.traces[0].loss_place if run.traces else None,
             first_step=run.kept[0].step if grows else seen.step,
             certain=True,
         )

@@ -92,7 +92,7 @@ class LossAtBaseline(Rule):
             Evidence("loss level at the end", result.end, match.value, "", (0, int(own.steps[-1]))),
             Evidence("lowest loss level", result.lowest, best.value),
             severity=Severity.INFO if soon else Severity.WARNING,
-            place=trace.step_place,
+            place=trace.loss_place,
             first_step=way,
         )
 

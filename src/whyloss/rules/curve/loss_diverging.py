@@ -67,7 +67,7 @@ class LossDiverging(Rule):
             f"the loss rose from {loss.first:.4g} to {result.end:.4g} over {trace.updates} updates{above}",
             Evidence("loss level at the end", result.end, limit, "", (0, int(loss.steps[-1]))),
             severity=Severity.ERROR if result.end > self.hopeless * start else Severity.WARNING,
-            place=trace.step_place,
+            place=trace.loss_place,
             first_step=int(loss.steps[np.argmax(loss.values > limit)]),
         )
 

@@ -71,7 +71,7 @@ class LossFlat(Rule):
             f"the loss is {how} over {len(loss)} updates",
             Evidence("change of the loss level", result.drop, limit, "", (0, int(loss.steps[-1]))),
             severity=Severity.WARNING,
-            place=trace.step_place,
+            place=trace.loss_place,
         )
 
     def _started_good(self, trace: Trace) -> bool:

@@ -71,7 +71,7 @@ class LossHiddenNan(Rule):
             Evidence(f"{name} before", float(s.values[last]), None, "", (int(s.steps[last]),)),
             Evidence("zeros at the end", len(s) - 1 - last, self.zeros),
             severity=Severity.ERROR if where else Severity.WARNING,
-            place=run.traces[0].step_place if run.traces else None,
+            place=run.traces[0].loss_place if run.traces else None,
             first_step=step,
             certain=bool(where),
         )

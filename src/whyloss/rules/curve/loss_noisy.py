@@ -55,7 +55,7 @@ class LossNoisy(Rule):
                 f"single losses scatter by {scatter:.3g} around a level of {level:.3g}",
                 Evidence("noise from one update to the next", scatter, self.share * abs(level)),
                 severity=Severity.INFO,
-                place=trace.step_place,
+                place=trace.loss_place,
             )
 
     @classmethod

@@ -147,4 +147,4 @@ def _place(trace: Trace, found: Onset) -> Place:
     """Gradients run from the loss to the input: the tensor latest in the forward pass is nearest to the origin."""
     if found.backward and found.tensors:
         return trace.place_of(max(found.tensors, key=lambda t: depth(trace, t)))
-    return trace.step_place
+    return trace.loss_place

@@ -79,7 +79,7 @@ class LossOscillating(Rule):
                 Evidence("middle rise", size, limit),
                 Evidence("rises", len(low), self.turns),
                 severity=Severity.WARNING if whole else Severity.INFO,
-                place=trace.step_place,
+                place=trace.loss_place,
                 first_step=int(shape.steps[len(shape.steps) // 3]),
             )
 

@@ -92,7 +92,7 @@ class LossSpikes(Rule):
             Evidence("what the spikes add to the mean loss", mean, self.cost * abs(start)),
             Evidence("spikes after which the loss is still high", thrown, self.many - 1),
             severity=Severity.WARNING if hurts else Severity.INFO,
-            place=trace.step_place,
+            place=trace.loss_place,
             first_step=int(loss.steps[first[0]]),
         )
 

@@ -51,7 +51,7 @@ class NotConverged(Rule):
                     "the last third",
                     Evidence("fall over the last third", float(last[0] - last[-1]), shape.error),
                     severity=Severity.INFO,
-                    place=trace.step_place,
+                    place=trace.loss_place,
                     first_step=int(shape.steps[len(shape.steps) * 2 // 3]),
                 )
 

@@ -89,7 +89,7 @@ class Overfitting(Rule):
             Evidence(f"{name} at the end", end, lowest + limit, "", (turned, int(s.steps[-1]))),
             Evidence("training loss meanwhile", now, then - self.gained * abs(then)),
             severity=Severity.WARNING if rise > limit else Severity.INFO,
-            place=run.traces[0].step_place if run.traces else None,
+            place=run.traces[0].loss_place if run.traces else None,
             first_step=turned,
         )
 

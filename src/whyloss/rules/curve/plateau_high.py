@@ -75,7 +75,7 @@ class PlateauHigh(Rule):
                 f"the loss stands at {level:.4g}, {level / best.value:.0%} of {best.name} ({best.value:.4g})",
                 Evidence("loss level over the last sixth", level, self.high * best.value, "", (0, trace.updates - 1)),
                 severity=Severity.INFO,
-                place=trace.step_place,
+                place=trace.loss_place,
                 first_step=int(shape.steps[len(shape.steps) * 2 // 3]),
             )
 

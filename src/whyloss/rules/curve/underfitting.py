@@ -78,7 +78,7 @@ class Underfitting(Rule):
                 Evidence("training loss at the end", level, self.high * best.value),
                 Evidence(f"{name} at the end", end, (1 + self.gap) * level),
                 severity=Severity.INFO,
-                place=trace.step_place,
+                place=trace.loss_place,
             )
 
     @classmethod

@@ -94,7 +94,7 @@ class ClassImbalance(Rule):
             Evidence("share of the largest class", share, self.share),
             Evidence("mean loss of the second half", level, entropy, "", (0, trace.updates - 1)),
             severity=Severity.WARNING,
-            place=trace.step_place,
+            place=trace.loss_place,
         )
 
     @classmethod

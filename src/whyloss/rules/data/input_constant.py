@@ -53,7 +53,7 @@ class InputConstant(Rule):
             Evidence("batches of equal examples", fed.constant, 0.0, f"of {fed.passes}"),
             Evidence("distinct examples in all", fed.distinct, None, f"of {fed.examples}"),
             severity=Severity.INFO if learns else Severity.WARNING,
-            place=trace.step_place if trace is not None else None,
+            place=trace.loss_place if trace is not None else None,
             certain=True,
         )
 

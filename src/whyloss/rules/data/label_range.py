@@ -19,14 +19,14 @@ class LabelRange(Rule):
 
     ## What it detects
     For one label an example: that `ignore_index` is a label which occurs, so that nothing is learned of its class; or
-    that all labels from 1 up to the last output occur and 0 never does, in many labels. Outputs that no label ever
-    names are reported as info.
+    that all labels from 1 up to the last output occur and 0 never does, in many labels. Other outputs that no label
+    ever names are reported as info; of labels in more than one axis, only where the last output is among them.
     ## Why it matters
     A class that is ignored is never predicted. Labels that start at 1 mean that predictions are off by one wherever
     the script turns them into names, and that one output only ever learns to be silent.
     ## What else looks like this
     Token sequences whose padding is 0 and ignored, or never a target: labels in more than one axis are not judged.
-    A large pretrained head of which few classes are used: info.
+    Labels that are one of the input's own tokens. A large pretrained head of which few classes are used: info.
     ## What to do
     Number the classes from 0 (`labels - 1`), give the head as many outputs, and leave `ignore_index` at -100.
     """
@@ -45,10 +45,10 @@ class LabelRange(Rule):
             graph = next((g for g in trace.graphs if len(g.loss_ops) == 1), None)
             if op is None or op.kind not in CROSS_ENTROPY or op.classes is None or graph is None:
                 yield self.skipped("needs one loss op with class labels, and a recorded step")
-            elif not _one_label_each(graph):
-                yield self.skipped("labels in more than one axis: 0 may be reserved")
             else:
-                yield self._ignored(graph) or self._judge(trace, op.classes)
+                yield (self._ignored(graph) if _one_label_each(graph) else None) or self._judge(
+                    trace, graph, op.classes
+                )
 
     def _ignored(self, graph: StepGraph) -> Finding | None:
         op = graph.loss_ops[0]
@@ -67,14 +67,17 @@ class LabelRange(Rule):
             certain=True,
         )
 
-    def _judge(self, trace: Trace, classes: int) -> Outcome:
+    def _judge(self, trace: Trace, graph: StepGraph, classes: int) -> Outcome:
         seen = {part: trace.signal(f"target/{part}") for part in ("lowest", "highest", "classes", "count")}
         lowest, highest, used, count = (int(s.last) if s is not None else -1 for s in seen.values())
         if classes > self.most or count < self.labels * classes:
             return self.skipped(f"needs {self.labels} labels for each of at most {self.most} classes")
         if used == classes:
             return self.passed(f"all {classes} classes occur in {count} labels")
+        if not _one_label_each(graph) and highest == classes - 1:
+            return self.passed("labels in more than one axis reach the last output: a lower number may be reserved")
         shifted = lowest == 1 and highest == classes - 1 and used == classes - 1 and classes > 2
+        shifted = shifted and not _tokens(graph)
         what = "the labels start at 1" if shifted else f"{classes - used} of {classes} outputs have no label"
         return self.finding(
             f"{what}: of {classes} outputs, the labels name {used}, from {lowest} to {highest}",
@@ -82,7 +85,7 @@ class LabelRange(Rule):
             Evidence("highest label", highest, classes - 1),
             Evidence("classes that occur", used, classes, f"in {count} labels"),
             severity=Severity.WARNING if shifted else Severity.INFO,
-            place=trace.step_place,
+            place=trace.loss_place,
             certain=True,
         )
 
@@ -104,10 +107,18 @@ class LabelRange(Rule):
             silent("near miss: labels 0 … 9", run(0, 9)),
             silent("near miss: a pretrained head of which three classes are used", run(0, 2)),
             silent("near miss: token labels with padding 0", run(1, 9, shape=(8, 12))),
+            silent("near miss: the label is one of the input's tokens, 0 marks its place", run(1, 9, tokens=True)),
+            fires("a map of labels that never reach the last output", run(0, 8, shape=(8, 12)), Severity.INFO),
             silent("near miss: token labels whose 0 is ignored", run(0, 9, ignore_index=0, zeros=0.4, shape=(8, 12))),
             silent("near miss: too few labels", run(1, 9, count=64.0)),
             silent("near miss: 0 is ignored and does not occur", run(0, 9, ignore_index=0, zeros=0.0)),
         )
+
+
+def _tokens(graph: StepGraph) -> bool:
+    """Whether an input is of whole numbers: a label may be one of them, and 0 have a meaning of its own."""
+    given = [graph.values[leaf.value] for leaf in graph.leaves if leaf.role == "input"]
+    return any(not value.floating and len(value.shape) > 0 for value in given)
 
 
 def _one_label_each(graph: StepGraph) -> bool:
@@ -117,12 +128,15 @@ def _one_label_each(graph: StepGraph) -> bool:
     return bool(numbers) and all(len(graph.values[n].shape) == 1 for n in numbers)
 
 
-def _graph(ignore_index: int = -100, zeros: float = 0.1, shape: tuple[int, ...] = (64,)) -> StepGraph:
+def _graph(
+    ignore_index: int = -100, zeros: float = 0.1, shape: tuple[int, ...] = (64,), *, tokens: bool = False
+) -> StepGraph:
     labels = Statistics(low=0.0, high=9.0, mean=4.5, std=2.9, zeros=zeros, nonfinite=0, integral=True)
     values = {
         0: Value(shape=(*shape, 10), dtype="float32", requires_grad=True),
         1: Value(shape=shape, dtype="int64", statistics=labels),
         2: Value(shape=(), dtype="float32", requires_grad=True),
+        3: Value(shape=(*shape, 20), dtype="int64" if tokens else "float32"),
     }
     call = Op(
         name="torch.nn.functional.cross_entropy",
@@ -130,5 +144,5 @@ def _graph(ignore_index: int = -100, zeros: float = 0.1, shape: tuple[int, ...] 
         outputs=(2,),
         arguments={"ignore_index": ignore_index},
     )
-    leaves = (Leaf(value=0, role="input"), Leaf(value=1, role="target"))
+    leaves = (Leaf(value=0, role="constant"), Leaf(value=1, role="target"), Leaf(value=3, role="input"))
     return StepGraph(ops=(call,), values=values, leaves=leaves, losses=(2,), faithful=True)

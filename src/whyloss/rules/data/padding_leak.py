@@ -19,7 +19,8 @@ class PaddingLeak(Rule):
 
     ## What it detects
     An input has sequences of different lengths that end in a value which stands nowhere else. A recorded step was run
-    again with three more positions of it, masks and the like along with it: predictions changed.
+    again with three more positions of it, masks and the like along with it: predictions changed. Or they did not, since
+    other values at the padding move them and other last elements do not: a recurrent layer has forgotten the sequence.
     ## Why it matters
     The prediction depends on the longest sequence that happens to be in the batch. The last state of a recurrent layer
     has read mostly padding; a mean over all positions is diluted by it.
@@ -52,20 +53,38 @@ class PaddingLeak(Rule):
             probes = made(run.probes, trace.index, PROBE)
             if not probes:
                 yield self.skipped(why_not(run.probes, trace.index, PROBE))
+            elif probes[-1].outcome == "forgotten":
+                yield self._forgotten(trace, probes[-1])
             elif probes[-1].outcome != "leak" or not probes[-1].number("effect") > self.effect:
                 yield self.passed("three more positions of padding leave the predictions as they are, or nearly")
             else:
                 yield self._found(trace, probes[-1])
 
-    def _found(self, trace: Trace, probe: Probe) -> Outcome:
+    def _forgotten(self, trace: Trace, probe: Probe) -> Outcome:
+        within, real = probe.number("within"), probe.number("real")
+        return self.finding(
+            f"the predictions depend on what stands at padding ({probe.number('value'):g}) behind the sequences of "
+            f"{probe.subject}, and no longer on their last elements: what came before the padding is forgotten",
+            Evidence("mean change with others at padding", within, self.effect, "of the spread", (probe.step,)),
+            Evidence("mean change with other last elements", real, self.effect, "of the spread", (probe.step,)),
+            Evidence("positions that are padding", probe.number("padded"), None, "of all", (probe.step,)),
+            severity=self._severity(trace, probe),
+            place=probe.place,
+            first_step=probe.step,
+        )
+
+    def _severity(self, trace: Trace, probe: Probe) -> Severity:
         much = probe.number("padded") >= self.share
+        return Severity.WARNING if much and ends_poorly(trace) else Severity.INFO
+
+    def _found(self, trace: Trace, probe: Probe) -> Outcome:
         effect, value = probe.number("effect"), probe.number("value")
         return self.finding(
             f"with three more positions of padding ({value:g}) behind every sequence of {probe.subject}, the "
             f"predictions change by {effect:.2g} of their spread",
             Evidence("mean change", effect, self.effect, "of the spread of predictions", (probe.step,)),
             Evidence("positions that are padding", probe.number("padded"), None, "of all", (probe.step,)),
-            severity=Severity.WARNING if much and ends_poorly(trace) else Severity.INFO,
+            severity=self._severity(trace, probe),
             place=probe.place,
             first_step=probe.step,
         )
@@ -73,9 +92,11 @@ class PaddingLeak(Rule):
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
         numbers = {"effect": 0.6, "padded": 0.6, "positions": 40, "value": 0}
-        stuck = sample_run(loss=flat(200))
+        stuck, forgotten = sample_run(loss=flat(200)), numbers | {"effect": 1e-7, "within": 0.9, "real": 1e-6}
         return (
             fires("the last state of an LSTM", with_probe(stuck, PROBE, "leak", numbers), Severity.WARNING),
+            fires("forgotten over long padding", with_probe(stuck, PROBE, "forgotten", forgotten), Severity.WARNING),
+            silent("near miss: forgotten, learns", with_probe(sample_run(), PROBE, "forgotten", forgotten)),
             silent("near miss: a run that learns", with_probe(sample_run(), PROBE, "leak", numbers)),
             silent("near miss: hardly any change", with_probe(stuck, PROBE, "leak", numbers | {"effect": 1e-3})),
             silent("near miss: masked", with_probe(stuck, PROBE, "independent", numbers | {"effect": 0})),

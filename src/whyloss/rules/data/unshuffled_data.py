@@ -70,7 +70,7 @@ class UnshuffledData(Rule):
             Evidence("of a random batch of that size", expected, None, "nats"),
             *kind,
             severity=Severity.WARNING,
-            place=loader.place if loader is not None else trace.step_place,
+            place=loader.place if loader is not None else trace.loss_place,
             certain=True,
         )
 

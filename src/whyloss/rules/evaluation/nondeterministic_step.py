@@ -46,7 +46,7 @@ class NondeterministicStep(Rule):
                 f"step {differing[0].step}, replayed twice from the same state, gives other gradients each time",
                 Evidence("recorded steps whose replays differ", len(differing), 0, f"of {len(trace.graphs)}"),
                 severity=Severity.INFO,
-                place=trace.step_place,
+                place=trace.loss_place,
                 first_step=differing[0].step,
                 certain=True,
             )

@@ -76,7 +76,7 @@ class LossOffBaseline(Rule):
             Evidence("first loss", own.first, limit * level.value, "", (0,)),
             Evidence("lowest loss level since", end, level.value),
             severity=Severity.INFO if good or early else Severity.WARNING,
-            place=trace.step_place,
+            place=trace.loss_place,
         )
 
     @classmethod

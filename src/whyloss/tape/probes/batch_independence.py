@@ -45,8 +45,7 @@ def probe(bench: Bench) -> Iterator[Probe]:
     """`leak`: other values in one example change what is predicted of others. `statistics`: they do so by means and
     the like over the batch alone. `indexed`: examples are picked by an index. `independent`: they don't."""
     batch = _batch(bench)
-    one = batch.size // 2
-    effect = _effect(bench, batch, one)
+    one, effect = next(((i, e) for i in (batch.size // 2, batch.size - 1) if (e := _effect(bench, batch, i))), (0, 0.0))
     if not effect:
         yield bench.made(NAME, "independent", {"examples": batch.size}, place=batch.pair.op.place)
         return
@@ -127,13 +126,18 @@ def _effect(bench: Bench, batch: Batch, one: int, held: Made | None = None) -> f
     number = batch.pair.prediction
     before = bench.base[number]
     gap = batch.rows(difference(before, bench.play(_others(bench, batch, one), (number,), held)[number]))
-    rest = torch.cat((gap[:one], gap[one + 1 :]))
+    rest = _rest(gap, one)
     if not gap.isfinite().all():
         msg = "the step is not finite with other values"
         raise NotMade(msg)
     if float(rest.amax()) <= unchanged(before):
         return 0.0
     return float(rest.amax() / gap.amax())
+
+
+def _rest(gap: torch.Tensor, one: int) -> torch.Tensor:
+    """That of all other examples, which lie along the first axis."""
+    return torch.cat((gap[:one], gap[one + 1 :]))
 
 
 def _by_statistics(bench: Bench, batch: Batch, one: int) -> bool:
@@ -200,6 +204,6 @@ def _first_meeting(bench: Bench, batch: Batch, one: int) -> plain.Op | None:
     for n, op in looked.items():
         axis = values[n].shape.index(batch.size)
         gap = difference(before[n], after[n]).movedim(axis, 0)
-        if max(gap[:one].amax(), gap[one + 1 :].amax()) > unchanged(before[n]) and gap.numel() > batch.size:
+        if _rest(gap, one).amax() > unchanged(before[n]) and gap.numel() > batch.size:
             return op
     return None

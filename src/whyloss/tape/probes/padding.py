@@ -13,6 +13,8 @@ NAME = "padding-invariance"
 MORE = 3  # positions of padding that are added
 ROWS = 0.25  # of the sequences end in padding, at least
 SHORTEST = 4  # positions
+READ = 0.02  # of the spread of predictions, that other values at padding move them
+FORGOTTEN = 1e-3  # of that, what the sequence's own end moves them
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,16 @@ class Padded:
     padding: torch.Tensor
     value: float
 
+    @property
+    def ends(self) -> torch.Tensor:
+        """[sequences, positions]: the last element before the padding, of those that have some."""
+        return self.padding.roll(-1, 1) & ~self.padding & self.padding[:, -1:]
+
 
 def probe(bench: Bench) -> Iterator[Probe]:
-    """`leak`: with more padding behind every sequence, what is predicted of it changes. Only where there is one
-    prediction a sequence, and lengths and masks are inputs or made of them."""
+    """`leak`: with more padding behind every sequence, what is predicted of it changes. `forgotten`: it does not, for
+    what is predicted depends on what stands at padding and no longer on the last element before it. Only where there
+    is one prediction a sequence, and lengths and masks are inputs or made of them."""
     pair = bench.one_pair()
     padded = next((p for leaf in bench.inputs if (p := _padded(leaf)) is not None), None)
     if padded is None:
@@ -41,16 +49,18 @@ def probe(bench: Bench) -> Iterator[Probe]:
         msg = "with more padding the predictions have another shape"
         raise NotMade(msg)
     gap = difference(before, after)
-    spread = float(before.double().std(0).mean())
-    leaks = float(gap.amax()) > unchanged(before)
+    effect, spread = float(gap.mean()), max(float(before.double().std(0).mean()), 1e-300)
     numbers = {
-        "effect": float(gap.double().mean()) / max(spread, 1e-300),
+        "effect": effect / spread,
         "padded": float(padded.padding.double().mean()),
         "positions": padded.padding.shape[1],
         "value": padded.value,
     }
-    place = bench.place_of(padded.leaf)
-    yield bench.made(NAME, "leak" if leaks else "independent", numbers, subject=padded.leaf.name, place=place)
+    outcome = "leak" if float(gap.amax()) > unchanged(before) else "independent"
+    within, real = (_with_others(bench, pair, padded, there) for there in (padded.padding, padded.ends))
+    if max(effect, real) < FORGOTTEN * within and within > READ * spread:
+        outcome, numbers = "forgotten", {**numbers, "within": within / spread, "real": real / spread}
+    yield bench.made(NAME, outcome, numbers, subject=padded.leaf.name, place=bench.place_of(padded.leaf))
 
 
 def _padded(leaf: Leaf) -> Padded | None:
@@ -82,6 +92,16 @@ def _with_more(bench: Bench, pair: Pair, padded: Padded) -> torch.Tensor:
     except (RuntimeError, IndexError, ValueError) as error:
         msg = "the step runs on sequences of this one length only"
         raise NotMade(msg) from error
+
+
+def _with_others(bench: Bench, pair: Pair, padded: Padded, there: torch.Tensor) -> float:
+    """The mean change of what is predicted with other values at these positions, as they stand elsewhere."""
+    changed = padded.leaf.value.clone()
+    others = padded.leaf.value[~padded.padding]
+    picks = torch.randint(0, len(others), (int(there.sum()),), generator=bench.generator).to(others.device)
+    changed[there] = others[picks]
+    after = bench.play({padded.leaf.index: changed}, bench.compared)[pair.prediction]
+    return float(difference(bench.base[pair.prediction], after).mean())
 
 
 def _at_padding(leaf: Leaf, padded: Padded) -> torch.Tensor:
