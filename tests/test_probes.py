@@ -165,6 +165,21 @@ def test_examples_that_meet(model, outcome, subject):
     assert subject is None or probe.subject == subject
 
 
+def test_one_label_an_example_is_no_sequence_of_labels():
+    """It may be picked from what the model was given."""
+    model = Call(lambda m, x: m.b(m.r(m.e(x))[0][:, -1]), e=nn.Embedding(9, 8), r=nn.GRU(8, 5), b=linear(5, 9))
+    x = classes(9, 16, 12)
+    first = probed("batch-independence", model, x, target=x, loss=lambda out, y: F.cross_entropy(out, y[:, 0]))
+    assert (first.outcome, first.number("sequences")) == ("leak", 0)
+
+
+def test_the_call_in_which_examples_meet_is_found_where_features_are_as_many():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0)
+    model = Call(lambda m, x: m.b(m.r(x)[:, -1]), r=layer, b=linear(16, 3))
+    probe = probed("batch-independence", model, randn(16, 12, 16), target=classes(3, 16))
+    assert (probe.outcome, probe.subject, probe.number("along")) == ("leak", "multi_head_attention_forward", 1)
+
+
 def test_examples_that_meet_only_at_the_end_of_what_a_recurrent_layer_reads():
     """What the middle ones do is forgotten by then."""
     model = Call(lambda m, x: m.b(m.r(x.view(400, -1, 8))[0][-1]), r=nn.RNN(8, 5), b=linear(5, 3))

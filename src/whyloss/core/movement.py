@@ -9,10 +9,11 @@ from whyloss.core.series import Floats, Series
 def weights(trace: Trace) -> tuple[Tensor, ...]:
     """The weights to judge a rate by: trained, at least two dimensions, not all zero at the start.
 
-    Where there is none, as in a model of bare vectors, every trained tensor that was not zero at the start.
+    Where there is none, as in a model of bare vectors, every trained tensor that was not zero at the start; where that
+    is none either, every trained one.
     """
     trained = [t for t in trace.trained if t.largest is None or t.largest > 0.0]
-    return tuple([t for t in trained if len(t.shape) > 1] or trained)
+    return tuple([t for t in trained if len(t.shape) > 1] or trained or trace.trained)
 
 
 def ratios(trace: Trace, tensors: tuple[Tensor, ...], above: str = "update/norm") -> Series | None:

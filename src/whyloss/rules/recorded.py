@@ -8,6 +8,7 @@ from whyloss.core.finding import Evidence, Outcome, Place, Severity
 from whyloss.core.levels import baselines, own_loss
 from whyloss.core.run import Run, Trace
 from whyloss.core.sample import sample_run
+from whyloss.core.sample_graph import SampleGraph, figures
 from whyloss.core.series import fall
 from whyloss.core.statistics import Statistics
 from whyloss.core.step_graph import Leaf, Op, StepGraph
@@ -108,3 +109,17 @@ def sample_recorded(*graphs: StepGraph, steps: tuple[int, ...] = (0, 1, 2, 30), 
     which = [graphs[min(i, len(graphs) - 1)] for i in range(len(steps))] if graphs else []
     kept = tuple(replace(g, step=s) for g, s in zip(which, steps, strict=False) if s < updates)
     return sample_run(updates, graphs=kept, **more)
+
+
+def step_through(
+    kind: str = "tanh", *, mean: float = 0.0, std: float, hidden: bool = True, then: str = ""
+) -> StepGraph:
+    """A step whose loss comes through this activation, with the mean and the deviation of what that gives."""
+    step = SampleGraph()
+    h = step.linear(step.leaf("input", "x", 8, 4), "fc1", 6)
+    fields: dict[str, Any] = {"statistics": figures(-1.0, 1.0, mean=mean, std=std), "module": "act1"}
+    out = step.like(f"torch.{kind}", h, **fields)
+    if then:
+        out = step.like(f"torch.{then}", out, h)
+    out = step.linear(out, "head", 6) if hidden else out
+    return replace(step.graph(step.loss("mse_loss", out, step.leaf("target", "", 8, 6))), training=True)

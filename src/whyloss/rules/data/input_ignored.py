@@ -25,9 +25,9 @@ class InputIgnored(Rule):
     The best that is left to learn is a constant: the loss ends at that of predicting the class shares or the mean.
     ## What else looks like this
     A last layer or a branch that begins at zero depends on the input after its first update, and low-rank adapters do
-    so from the start; a step before update `late` is therefore no more than an info. Dead units cut the input off, too:
-    dead-relu explains it. Models of nothing but biases, models that are given no data, and losses without targets are
-    not judged.
+    so from the start; a step before update `late` is therefore no more than an info. Dead units cut the input off, too,
+    and a chain of layers that shrink everything loses it in rounding: dead-relu and vanishing-gradient explain it.
+    Models of nothing but biases, models that are given no data, and losses without targets are not judged.
     ## What to do
     Follow the input through forward(): a variable that is overwritten, a tensor of zeros or noise in its place, a mask
     that hides everything, a factor that is always 0.
@@ -39,7 +39,7 @@ class InputIgnored(Rule):
     explained_by = (
         *("dead-relu", "input-constant", "activation-collapse", "saturated-activation", "softmax-wrong-axis"),
         *("lr-zero", "update-not-landing", "optimizer-missing-parameters", "frozen-parameters", "lr-too-high"),
-        *("output-range", "lr-schedule-collapsed", "nonfinite-forward", "input-unscaled"),
+        *("output-range", "lr-schedule-collapsed", "nonfinite-forward", "input-unscaled", "vanishing-gradient"),
     )
     change = "Follow the input through forward() up to the prediction, and let it through where it is lost."
     verify = "Call the model on two different batches: the outputs differ."

@@ -1,18 +1,15 @@
 """saturated-activation."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
 from whyloss.core.learning import learned_from_input
 from whyloss.core.levels import says_nothing
 from whyloss.core.run import Run, Trace
 from whyloss.core.sample import flat
-from whyloss.core.sample_graph import SampleGraph, figures
 from whyloss.core.saturation import Bounded, bounded
-from whyloss.core.step_graph import StepGraph
-from whyloss.rules.recorded import named, place_of, sample_recorded
+from whyloss.rules.recorded import named, place_of, sample_recorded, step_through
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
 EARLY = ("input-unscaled", "input-constant", "bad-init-scale", "activation-explosion", "target-unscaled")
@@ -33,7 +30,7 @@ class SaturatedActivation(Rule):
     ## What else looks like this
     Gates, whose result multiplies another one, as in LSTM, GRU and attention; the probabilities of a confident trained
     classifier; a bias that starts the last layer at a rare class; units that saturate in a run that learns. None of
-    them is reported.
+    them is reported; hidden units that are flat from the start of a run that learns are an info.
     ## What to do
     From the start: standardise the inputs, and scale the weights by 1/√fan_in. Later: lower the rate or clip the
     gradient. Or use ReLU or GELU, which have no upper limit.
@@ -70,7 +67,9 @@ class SaturatedActivation(Rule):
         least = min((float(b.slopes.low.min()) for b in found), default=None)
         if least is None:
             return self.passed(f"no sigmoid or tanh but gates, in {len(trace.graphs)} recorded steps")
-        if not flat_ones or learned_from_input(trace) is not False:
+        learned = learned_from_input(trace)
+        flat_ones = [(b, late) for b, late in flat_ones if learned is False or (learned and not late and b.hidden)]
+        if not flat_ones:
             return self.passed(f"{len(found)} bounded activations, the flattest at {least:.2g} of its largest slope")
         first, late = min(flat_ones, key=lambda pair: pair[1])
         slope = first.slopes.last if late else first.at_start
@@ -82,7 +81,7 @@ class SaturatedActivation(Rule):
             f"{', at the end' if late else ', before it is trained'}{others}",
             Evidence("mean slope, of the largest", slope, self.hidden if first.hidden else self.head, "", (step,)),
             *([Evidence("the same at the first update", first.at_start, None, "", (0,))] if late else []),
-            severity=Severity.WARNING,
+            severity=Severity.INFO if learned else Severity.WARNING,
             place=place_of(first.op),
             first_step=step,
             explained_by=LATER if late else EARLY,
@@ -97,28 +96,20 @@ class SaturatedActivation(Rule):
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
         bad = flat(200)
-        full, healthy = _step(std=0.985), _step(std=0.5)
-        prior = _step("sigmoid", mean=0.01, std=1e-4, hidden=False)
-        sure, unsure = (_step("sigmoid", mean=0.3, std=std, hidden=False) for std in (0.457, 0.2))
+        full, healthy = step_through(std=0.985), step_through(std=0.5)
+        prior = step_through("sigmoid", mean=0.01, std=1e-4, hidden=False)
+        sure, unsure = (step_through("sigmoid", mean=0.3, std=std, hidden=False) for std in (0.457, 0.2))
         return (
             fires("tanh behind inputs of 0…255", sample_recorded(full, loss=bad), Severity.WARNING),
             fires("flat later on", sample_recorded(healthy, full, loss=bad), Severity.WARNING),
             fires("a head that is certain before it is trained", sample_recorded(sure, loss=bad), Severity.WARNING),
-            silent("near miss: the same in a run that learns", sample_recorded(full, updates=200)),
+            fires("the same in a run that learns", sample_recorded(full, updates=200), Severity.INFO),
+            silent("near miss: flat later on in a run that learns", sample_recorded(healthy, full, updates=200)),
             silent("near miss: half-way up, nothing learned", sample_recorded(healthy, loss=bad)),
-            silent("near miss: gates", sample_recorded(_step(std=0.985, then="mul"), loss=bad)),
+            silent("near miss: gates", sample_recorded(step_through(std=0.985, then="mul"), loss=bad)),
             silent("near miss: a head that became certain", sample_recorded(unsure, sure, loss=bad)),
             silent("near miss: a last bias for a rare class", sample_recorded(prior, loss=bad)),
-            silent("near miss: a hardtanh with other limits", sample_recorded(_step("hardtanh", std=3.0), loss=bad)),
+            silent(
+                "near miss: a hardtanh with other limits", sample_recorded(step_through("hardtanh", std=3.0), loss=bad)
+            ),
         )
-
-
-def _step(kind: str = "tanh", *, mean: float = 0.0, std: float, hidden: bool = True, then: str = "") -> StepGraph:
-    step = SampleGraph()
-    h = step.linear(step.leaf("input", "x", 8, 4), "fc1", 6)
-    fields: dict[str, Any] = {"statistics": figures(-1.0, 1.0, mean=mean, std=std), "module": "act1"}
-    out = step.like(f"torch.{kind}", h, **fields)
-    if then:
-        out = step.like(f"torch.{then}", out, h)
-    out = step.linear(out, "head", 6) if hidden else out
-    return replace(step.graph(step.loss("mse_loss", out, step.leaf("target", "", 8, 6))), training=True)

@@ -19,8 +19,8 @@ class SymmetricInit(Rule):
     ## What it detects
     All rows of a weight that another layer follows (of each gate, if it is a recurrent one) are equal before updates 0,
     1 and 2, although it moved in between.
-    Also a network that can't even move: the rows of two weights and more are equal, their gradient is exactly 0 at
-    every update, and no weight with distinct rows shares that fate.
+    Also a network that can't even move: the rows of all its weights, of two and more, are equal, and their gradient is
+    exactly 0 at every update. Two factors in a network that moves are zero-gradient's.
     ## Why it matters
     Equal units get equal gradients, so no number of updates parts them: however wide, the layer computes one number.
     ## What else looks like this
@@ -85,10 +85,11 @@ class SymmetricInit(Rule):
         return start and bool(equal.all() and (moved > 0).sum() >= self.looks - 1)
 
     def _stuck(self, trace: Trace, seen: list[Tensor]) -> list[Tensor]:
-        """The weights whose gradient never was anything but 0, where two and more are and each has identical rows."""
+        """All weights, where there are two and more, none ever had a gradient other than 0, and each has equal rows."""
         still = [t for t in seen if _never_pulled(trace, t)]
         spreads = [trace.signal(f"rows/spread[{t.name}]") for t in still]
-        return still if len(still) > 1 and all(s is not None and np.all(s.high == 0) for s in spreads) else []
+        equal = all(s is not None and np.all(s.high == 0) for s in spreads)
+        return still if equal and 1 < len(still) == len(seen) else []
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
@@ -97,6 +98,7 @@ class SymmetricInit(Rule):
         still, rows = dict.fromkeys(pulls, 0.0), [f"rows/spread[{n}.weight]" for n in layers]
         same, parts = dict.fromkeys(rows, 0.0), np.minimum(steps, 1.0) * 1.2
         bias = {"grad/norm[head.bias]": 0.1, "update/norm[head.bias]": 1e-3}
+        moves = {rows[2]: 1.3, "grad/norm[head.weight]": 0.1, "update/norm[head.weight]": 1e-3} | bias
         warm = {"update/norm[fc1.weight]": np.minimum(steps // 10, 1.0) * 1e-3, rows[0]: np.minimum(steps // 11, 1.0)}
         late = {
             "update/norm[fc1.weight]": np.minimum(steps, 1.0) * 1e-3,
@@ -117,6 +119,7 @@ class SymmetricInit(Rule):
             silent("near miss: last layer with tied targets", sample_run(signals={rows[2]: 0.0})),
             silent("near miss: constant weight that moves by 1e-7 an update", sample_run(signals=slow)),
             silent("near miss: zero branches, gradients cleared", sample_run(signals=still | same | {rows[2]: 1.3})),
+            silent("near miss: two zero factors in a network that moves", sample_run(signals=still | same | moves)),
         )
 
 

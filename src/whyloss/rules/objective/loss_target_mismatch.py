@@ -18,6 +18,12 @@ from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
 DISTANCES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 
+NOTHING_LEARNED = (
+    *("vanishing-gradient", "zero-gradient", "symmetric-init", "dead-relu", "activation-collapse", "input-ignored"),
+    *("input-constant", "lr-zero", "lr-too-low", "step-missing", "detached-parameters", "update-not-landing"),
+    *("frozen-parameters", "optimizer-missing-parameters", "gradient-cleared-early", "labels-uninformative"),
+)
+
 
 @dataclass(frozen=True)
 class LossTargetMismatch(Rule):
@@ -155,7 +161,11 @@ def _distance(graph: StepGraph, op: Op, target: int, poor: bool) -> Iterator[Sig
         evidence=(Evidence("targets", f"whole numbers, {span(looks)}", "quantities"),),
         severity=Severity.WARNING if poor else Severity.INFO,
         certain=False,
-        overrides={"verify": "Train with cross-entropy on the same batches: does the accuracy rise further?"},
+        overrides={
+            "verify": "Train with cross-entropy on the same batches: does the accuracy rise further?",
+            "explains": ("loss-flat", "loss-at-baseline", "plateau-high", "underfitting", "not-converged"),
+            "explained_by": NOTHING_LEARNED,  # a weaker loss is one that learns
+        },
     )
 
 

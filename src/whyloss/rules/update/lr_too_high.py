@@ -1,7 +1,8 @@
 """lr-too-high."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from whyloss.core.movement import rates, ratios, weights
 from whyloss.core.onset import onset
 from whyloss.core.run import Run, Trace
 from whyloss.core.sample import falling, flat, sample_run, sample_tensors
+from whyloss.core.saturation import bounded
 from whyloss.core.series import Series, fall
+from whyloss.rules.recorded import named, sample_recorded, step_through
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
 
 
@@ -22,7 +25,8 @@ class LrTooHigh(Rule):
     ## What it detects
     Two things together. The true update ‖Δθ‖ / ‖θ‖ of the middle weight is above `ratio` at `window` observed updates
     in a row, or above `single` at one. And the loss rose to `jump` times its first value and ends no better than it
-    began (after a single one: above half of that), or grew until it was not finite. Either alone is not enough.
+    began (after a single one: above half of that), or grew until it was not finite; or it ends no better than it began,
+    behind an activation that is flat and was not before the first update. Either alone is not enough.
     ## Why it matters
     Each step lands further from the minimum than it started. Units die, activations saturate, the loss becomes NaN.
     ## What else looks like this
@@ -65,6 +69,8 @@ class LrTooHigh(Rule):
     better: float = threshold(0.9, unit="of the first loss", why="a run that ends a tenth lower has learned something")
     half: float = threshold(0.5, unit="of the first loss", why="the same, where one update left nothing of the start")
     growth: float = threshold(10.0, unit="times its level", why="losses and gradients of sane batches scatter by less")
+    open: float = threshold(0.1, unit="of the largest slope", why="below it the activation was flat from the start")
+    shut: float = threshold(0.01, unit="of the largest slope", why="a hundredth of the gradient that came before")
     off: float = threshold(3.0, unit="times ln C", why="beyond it the initialisation is at fault, not the rate")
     squares: float = threshold(1e3, unit="times the variance", why="the same, for squared error on targets off by 30 σ")
 
@@ -118,7 +124,11 @@ class LrTooHigh(Rule):
         high = np.lib.stride_tricks.sliding_window_view(loss.finite.values, 2).min(axis=1).max()
         levels = baselines(trace) if own is loss else ()
         limit = self.known * max(first, levels[0].value) if levels else self.jump * first
-        return f"the loss rose from {first:.4g} to {high:.4g} and ends at {result.end:.4g}" if high > limit else ""
+        if high > limit:
+            return f"the loss rose from {first:.4g} to {high:.4g} and ends at {result.end:.4g}"
+        shut = [b for b in bounded(trace) if b.hidden and b.at_start > self.open and b.slopes.last < self.shut]
+        passes = [f"{named(b.op)} passes on {b.slopes.last:.2g} of the gradient, not {b.at_start:.2g}" for b in shut]
+        return f"the loss ends at {result.end:.4g}, where {passes[0]} as before the first update" if shut else ""
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
@@ -133,6 +143,9 @@ class LrTooHigh(Rule):
             fires("thrown to 800, then stuck above ln 10", sample_run(loss=thrown, signals=large), Severity.WARNING),
             fires("one update of 4 times the norm, then a poor level", sample_run(loss=poor, signals=giant)),
             fires("grows to 1e20, then NaN", sample_run(loss=blown, signals=large)),
+            fires("at the start's level, its activations flat since", _flattened(0.999, large)),
+            silent("near miss: as flat after customary updates", _flattened(0.999, {})),
+            silent("near miss: activations that are not flat", _flattened(0.6, large)),
             fires("learned, then a growing rate", sample_run(loss=np.r_[falling(100), flat(100, 7.0)], signals=large)),
             silent("near miss: large updates in a run that learns", sample_run(signals=large)),
             silent("near miss: the loss jumps at customary updates", sample_run(loss=thrown)),
@@ -145,3 +158,8 @@ class LrTooHigh(Rule):
             silent("near miss: a policy gradient", sample_run(loss=np.sin(steps) * steps, signals=large)),
             silent("near miss: stuck at ln 10 from the start", sample_run(loss=flat(200), signals=large)),
         )
+
+
+def _flattened(std: float, signals: Mapping[str, Any]) -> Run:
+    """Of a tanh whose values come to spread by `std`, in a run that ends where it began."""
+    return sample_recorded(step_through(std=0.5), step_through(std=std), loss=flat(200), signals=signals)

@@ -81,7 +81,8 @@ def _batch(bench: Bench) -> Batch:
         raise NotMade(msg)
     axes = {leaf.index: _axis(leaf.value.shape, size) for leaf in bench.inputs if not _is_square(leaf)}
     lead = bench.inputs[0].value.shape
-    sequences = target.value.ndim > 1 and lead[:2] == target.value.shape[:2] and target.value.shape[1] > 1
+    each = bench.base[pair.target].shape == (rows,) == (size,)  # one label an example, picked from its target
+    sequences = not each and target.value.ndim > 1 and lead[:2] == target.value.shape[:2] and target.value.shape[1] > 1
     if sequences and (shift := shift_of(bench, pair)) is not None:
         if shift.axis == 0:
             msg = "the first axis is the time"
@@ -195,15 +196,15 @@ def _first_meeting(bench: Bench, batch: Batch, one: int) -> plain.Op | None:
         n: op
         for op in bench.graph.ops
         for n in op.outputs
-        if values[n].floating and sum(size == batch.size for size in values[n].shape) == 1
+        if values[n].floating and batch.size in values[n].shape
     }
     if sum(prod(values[n].shape) * 8 for n in looked) > MOST_BYTES:
         return None
     before = bench.play(keep=looked)
     after = bench.play(_others(bench, batch, one), looked)
     for n, op in looked.items():
-        axis = values[n].shape.index(batch.size)
-        gap = difference(before[n], after[n]).movedim(axis, 0)
-        if _rest(gap, one).amax() > unchanged(before[n]) and gap.numel() > batch.size:
+        gap, same = difference(before[n], after[n]), unchanged(before[n])
+        axes = [i for i, size in enumerate(gap.shape) if size == batch.size]  # features may be as many as examples
+        if all(_rest(gap.movedim(i, 0), one).amax() > same for i in axes) and gap.numel() > batch.size:
             return op
     return None
