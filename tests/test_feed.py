@@ -109,6 +109,20 @@ def test_a_single_evaluation_batch_has_its_loss_seen_but_for_the_first(tmp_path)
     assert run.metrics["loss/eval[0]"].values == pytest.approx(expected[1:], rel=1e-5)
 
 
+def test_an_evaluation_loss_may_be_computed_where_gradients_are_on_again(tmp_path):
+    """What is logged of the training before the evaluation is no part of it."""
+    expected = []
+
+    def after(model):
+        F.cross_entropy(model(X[:80]).detach(), Y[:80])
+        with torch.no_grad():
+            out = model(X[80:])
+        expected.append(F.cross_entropy(out, Y[80:]).item())
+
+    run = observe(tmp_path, lambda: fit(Net(), loader(0, 80), epochs=4, after=after))
+    assert run.metrics["loss/eval[0]"].values == pytest.approx(expected, rel=1e-5)
+
+
 def test_passes_in_training_mode_are_counted_with_what_was_active(tmp_path):
     def after(model):
         with torch.no_grad():

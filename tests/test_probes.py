@@ -80,6 +80,22 @@ def test_inputs_that_are_ignored_are_told_from_those_that_count_for_little(funct
     )
 
 
+@pytest.mark.parametrize(
+    ("function", "outcome", "subject"),
+    [
+        (lambda m, x, lengths: m.a(x * 0) + lengths[:, None], "partly", "x"),
+        (lambda m, x, lengths: m.a(x) + lengths[:, None], "used", "x, lengths"),
+        (lambda m, x, lengths: m.a(x) + 0 * lengths[:, None], "used", "x, lengths"),
+    ],
+)
+def test_one_of_several_inputs_that_is_ignored(function, outcome, subject):
+    """Whole numbers may be of no consequence in one batch."""
+    model = Call(function, a=linear(4, 3))
+    model.forward = lambda x, lengths: function(model, x, lengths)
+    probe = probed("input-independence", model, randn(8, 4), classes(9, 8), target=classes(3, 8))
+    assert (probe.outcome, probe.subject) == (outcome, subject)
+
+
 def test_data_that_come_by_another_way_are_not_called_ignored():
     hidden = randn(8, 4)
     probe = probed(
@@ -351,7 +367,8 @@ def test_padding_that_counts_and_padding_that_does_not(function, outcome):
 @pytest.mark.parametrize(
     ("function", "outcome"),
     [
-        (lambda m, x: m.b(m.r(m.e(x))[0][:, -1]), "forgotten"),
+        (lambda m, x: m.b(m.r(m.e(x))[0][:, -1]), "nothing-else"),
+        (lambda m, x: m.b((h := m.r(m.e(x))[0])[:, -1] + h[:, 0]), "forgotten"),
         (lambda m, x: m.b(m.r(m.e(x))[0][torch.arange(len(x)), (x > 0).sum(1) - 1]), "independent"),
         (lambda m, x: m.b(m.e(x)[:, 0, :5]), "independent"),  # the first element is all that is read
     ],
@@ -361,6 +378,18 @@ def test_a_sequence_that_is_forgotten_over_its_padding(function, outcome):
     ids = torch.randint(1, 20, (8, 60), generator=GENERATOR).masked_fill(torch.arange(60)[None] >= lengths, 0)
     model = Call(function, e=nn.Embedding(20, 6), r=nn.RNN(6, 5, batch_first=True), b=linear(5, 3))
     assert probed("padding-invariance", model, ids, target=classes(3, 8)).outcome == outcome
+
+
+@pytest.mark.parametrize(("shown", "outcome"), [(lambda x: x == 0, "nothing-else"), (lambda x: x != 0, "independent")])
+def test_a_mask_the_wrong_way_round(shown, outcome):
+    x = randn(8, 12) * (torch.arange(12) < torch.arange(2, 10)[:, None])
+
+    def mean(m, x):
+        there = shown(x)[..., None]
+        return m.b((m.e(x[..., None]) * there).sum(1) / there.sum(1))
+
+    model = Call(mean, e=linear(1, 5), b=linear(5, 3))
+    assert probed("padding-invariance", model, x, target=classes(3, 8)).outcome == outcome
 
 
 # -- independent-loss

@@ -430,8 +430,8 @@ def test_a_loss_with_torch_func_in_it_says_so(tmp_path):
     assert all("torch.func" in reason for reason in told(seen.run).values())
 
 
-def test_raw_tensors_are_a_limit_that_says_why(tmp_path):
-    """Without a module whose forward pass begins it, a step is not recorded."""
+def test_steps_without_a_module_are_recorded_from_the_end_of_the_one_before(tmp_path):
+    """The first has none before it. What is evaluated in between is no part of a step."""
     with observed(tmp_path) as seen:
         w = torch.zeros(4, 3, requires_grad=True)
         optimizer = SGD([w], lr=0.1)
@@ -440,9 +440,12 @@ def test_raw_tensors_are_a_limit_that_says_why(tmp_path):
             optimizer.zero_grad()
             F.cross_entropy(x @ w, y).backward()
             optimizer.step()
-    assert told(seen.run) == {}
-    assert len(seen.run.facts.limits) == 1
-    assert "no forward pass of a module" in seen.run.facts.limits[0]
+            with torch.no_grad():
+                F.cross_entropy(x @ w, y)
+    assert told(seen.run) == {1: "", 2: ""}
+    assert seen.run.facts.limits == ()
+    graph = seen.run.traces[0].graphs[0]
+    assert [op.name.rpartition(".")[2] for op in graph.ops] == ["matmul", "cross_entropy", "backward"]
 
 
 def test_forward_passes_without_an_update_hold_nothing_and_leave_no_mode(tmp_path):

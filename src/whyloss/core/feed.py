@@ -31,11 +31,18 @@ class Fed:
     repeated: int = 0  # passes whose whole batch came before in the same round of a loader, though others differed
     constant: int = 0  # passes of two examples and more that were all equal
     twins: int = 0  # examples that were equal to another one of their batch
+    neighbours: int = 0  # distinct pairs of examples that stood next to each other in a batch
     same_slice: int = 0  # passes given the slice of a larger tensor that was cut anew and is the one of the pass before
     whole: int = 0  # examples in that larger tensor
     slice_place: Place = Place()  # the line that passed it on
     of_loader: int = 0  # passes whose batch came from a loader
     loader: Loader | None = None  # the one that most of them came from
+
+    @property
+    def shuffled(self) -> bool:
+        """Whether examples come with ever other neighbours, as those of a batch do and the moments of a sequence do
+        not."""
+        return self.examples >= 3 * self.distinct and self.neighbours >= 2 * self.distinct
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +73,7 @@ class Evaluation:
     deliberate: tuple[str, ...] = ()  # those of them that were so although the module itself was not
     examples: int = 0  # looked at
     distinct: int = 0
+    continuous: bool = False  # nearly all of its numbers differ: two examples that are equal are copies of one
     discrete: bool = False  # they hold no floating-point tensor: token ids, of which different examples may be equal
     twins: int = 0  # examples of the first sweep that were equal to another one of it
     shared: int = 0  # of the distinct ones: seen in training, too

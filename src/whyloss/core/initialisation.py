@@ -20,7 +20,7 @@ CUSTOMARY = 1000  # values from which a guess among the customary initialisers i
 CUT = 0.8796  # std of a standard normal cut off at ±2
 GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3, "RNN": 1, "RNNCell": 1}
 GAINS = (1.0, math.sqrt(2.0), 5 / 3)  # linear, ReLU, tanh
-FIXED = (1.0, 0.1, 0.05, 0.02, 0.01, 0.001)  # standard deviations that people and libraries write down
+FIXED = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)  # standard deviations that people and libraries write down
 
 
 def looks_untrained(tensor: Tensor) -> bool | None:

@@ -205,16 +205,16 @@ class Trace:
         return -1 if module is None or module.order is None else module.order
 
     def place_of(self, tensor: Tensor) -> Place:
-        """Module, parameter and the user's line that calls the module."""
+        """Module, parameter and the user's line that calls the module; where it is in none, the line that uses it."""
         module = self.module(tensor.module)
-        where = module.place if module else Place()
-        return Place(
-            module=tensor.module or None,
-            parameter=tensor.name,
-            file=where.file,
-            line=where.line,
-            source=where.source,
-        )
+        where = module.place if module else self._first_use(tensor)
+        return replace(where, module=tensor.module or None, parameter=tensor.name, op=None)
+
+    def _first_use(self, tensor: Tensor) -> Place:
+        for graph in self.graphs[:1]:
+            numbers = {leaf.value for leaf in graph.leaves if leaf.role == "parameter" and leaf.name == tensor.name}
+            return next((op.place for op in graph.ops if not numbers.isdisjoint(op.inputs)), Place())
+        return Place()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,10 @@ class EvalLosses:
             if vars(F)[kind] is there[kind]:
                 setattr(F, kind, function)
 
+    def forget(self) -> None:
+        """What was seen so far is of something else."""
+        self._values = []
+
     def take(self) -> tuple[float | None, int]:
         """The mean of the kind that was called first, weighted by examples, and how many calls of it there were; then
         it begins anew. None without any. Waits for the device."""
@@ -62,20 +66,23 @@ class EvalLosses:
     def _around(self, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._inside or torch.is_grad_enabled():
+            if self._inside:
                 return original(*args, **kwargs)
             self._inside = True
             try:
                 result = original(*args, **kwargs)
             finally:
                 self._inside = False
-            self._guard(self._note, kind, result, args, kwargs)
+            if (
+                isinstance(result, torch.Tensor) and not result.requires_grad
+            ):  # of a pass that was made without gradients
+                self._guard(self._note, kind, result, args, kwargs)
             return result
 
         return call
 
-    def _note(self, kind: str, result: Any, args: Any, kwargs: Any) -> None:
-        if len(self._values) >= MOST or not isinstance(result, torch.Tensor) or result.numel() != 1:
+    def _note(self, kind: str, result: torch.Tensor, args: Any, kwargs: Any) -> None:
+        if len(self._values) >= MOST or result.numel() != 1:
             return
         given = args[0] if args else kwargs.get("input")
         n = max(len(given), 1) if isinstance(given, torch.Tensor) and given.ndim else 1

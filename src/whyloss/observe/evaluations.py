@@ -16,7 +16,7 @@ from whyloss.core.lines import place_at, user_frames
 from whyloss.observe.activations import Guard
 from whyloss.observe.draws import Draws
 from whyloss.observe.eval_losses import EvalLosses
-from whyloss.observe.examples import Arriving, discrete, example_numbers
+from whyloss.observe.examples import Arriving, continuous, discrete, example_numbers
 from whyloss.observe.loaders import Source
 from whyloss.observe.record import Record, plain
 from whyloss.tape.modes import insert_mode, remove_mode
@@ -97,6 +97,7 @@ class Evaluations:
         if before is not group:
             at = self._at
             self.sweep_ends()
+            self._losses.forget()
             self._group, self._at, self._swept = group, at, 0
             group.batch, group.sweeps = None, group.sweeps + 1
         self._losses.watch()
@@ -106,7 +107,7 @@ class Evaluations:
         group.last_update = self._updates()
         self._look_at_modes(group, module)
         if group.passes == 1:
-            group.facts = replace(group.facts, discrete=discrete(args, kwargs))
+            group.facts = replace(group.facts, discrete=discrete(args, kwargs), continuous=continuous(args, kwargs))
         if group.passes <= MOST_PASSES and len(group.numbers) < MOST_EXAMPLES:
             self._arriving.add(example_numbers(args, kwargs), partial(_evaluated_on, group))
         if group.searchable and group.searched < SEARCHED and not module.training:

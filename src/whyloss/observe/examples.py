@@ -9,6 +9,8 @@ import torch
 
 MOST_ELEMENTS = 128  # of an example that its number is made of
 MOST_EXAMPLES = 1024  # of a batch
+MOST_LOOKED_AT = 64  # of a batch, for what kind of numbers they are
+UNIQUE = 0.9  # of the numbers of a batch that is continuous
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -56,6 +58,18 @@ class Arriving:
 def discrete(args: Any, kwargs: Any) -> bool:
     """Whether no floating-point tensor is among what a module is called with."""
     return not any(t.is_floating_point() or t.is_complex() for t in _tensors((args, kwargs)))
+
+
+def continuous(args: Any, kwargs: Any) -> bool:
+    """Whether a floating-point tensor is among what a module is called with, of several numbers an example, most of
+    which stand in it only once. Waits for the device."""
+    for t in _tensors((args, kwargs)):
+        if t.dtype in (torch.float32, torch.float64) and t.ndim > 1 and len(t) > 1:
+            with torch.no_grad():
+                rows = torch.unique(t[:MOST_LOOKED_AT].detach().flatten(1)[:, :MOST_ELEMENTS], dim=0)
+            if rows.shape[1] > 1 and len(torch.unique(rows)) > UNIQUE * rows.numel():
+                return True
+    return False
 
 
 def example_numbers(args: Any, kwargs: Any) -> Numbers | None:

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class Feed:
     ) -> None:
         self._record = record
         self._trained: set[int] = set()
+        self._neighbours: set[tuple[int, int]] = set()
         self._fed = Fed(passes=0, examples=0, distinct=0)
         self._pending: list[tuple[Numbers | None, Source | None]] = []
         self._arriving = Arriving()
@@ -96,6 +98,7 @@ class Feed:
         if not self._looking:
             return
         self._trained.update(numbers)
+        self._neighbours.update(pairwise(numbers))
         kinds, whole, fed = len(set(numbers)), hash(tuple(numbers)), self._fed
         self._fed = replace(
             fed,
@@ -105,6 +108,7 @@ class Feed:
             size=max(fed.size, len(numbers)),
             constant=fed.constant + (kinds == 1 and len(numbers) > 1),
             twins=fed.twins + len(numbers) - kinds,
+            neighbours=len(self._neighbours),
             repeated=fed.repeated + (source is not None and whole in source.seen),
             of_loader=fed.of_loader + (source is not None),
         )

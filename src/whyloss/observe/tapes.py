@@ -117,7 +117,7 @@ class Tapes:
         self._located = False
         self._probing = Probing(record)
         self._given = 0  # tensors that the last outermost module was called with
-        self._seconds = 0.0  # that the last proof took
+        self._seconds = 0.0  # of this thread, that the last proof took
 
     # -- what the observer tells
 
@@ -279,11 +279,10 @@ class Tapes:
 
     def updated(self, watch: OptimizerWatch) -> None:
         self._touched, self._nodes = False, []
-        if self._last is None and watch.step == max(RECORDED_FIRST) + 1 and self._options.most_bytes:
-            self._limit("no forward pass of a module was seen")
         if self._recorder is None:
             if self._capture is not None:
                 self._capture.updated()
+            self._record_functions()
             return
         self._recorder.leave()
         self._recorder.updated()
@@ -292,7 +291,15 @@ class Tapes:
                 self._waited[other.index, other.step] = self._waited.get((other.index, other.step), 0) + 1
         if not any(self._wants(w) for w in self._watches.values()):
             self._close()
+        self._record_functions()
         self._probing.updated()
+
+    def _record_functions(self) -> None:
+        """Where no module is ever called, a step begins as soon as the one before it has ended."""
+        if self._last is None and any(self._wants(w) for w in self._watches.values()):
+            self._recorder = self._recorder or Recorder(self._names, self._paths, most_bytes=self._options.most_bytes)
+            self._recorder.start()
+            self._recorder.enter()
 
     def finish(self) -> None:
         """The training ends. If it ends before an update that would not be finite, that is located still."""
@@ -377,9 +384,9 @@ class Tapes:
             self._refuse(str(error))
             return None
         arriving = torch._C._current_graph_task_id() != -1  # the optimizer steps amid a backward pass
-        began = time.perf_counter()
+        began = time.thread_time()
         proved = prove(tape, passes.losses, None if arriving or not self._gradients else self._gradients)
-        self._seconds = time.perf_counter() - began
+        self._seconds = time.thread_time() - began
         return proved
 
     def _tape(

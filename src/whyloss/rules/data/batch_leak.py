@@ -29,8 +29,9 @@ class BatchLeak(Rule):
     ## What else looks like this
     Means and deviations over the batch (a batch norm by hand), graphs with an adjacency matrix, and examples that are
     picked by index (mix-up) are meant to. Losses that compare examples come after the prediction. Sequences without a
-    batch, or with the time first, look like a batch along their first axis: without a loader of that batch size they
-    are an info, as is attention between examples in a run that learns.
+    batch, or with the time first, look like a batch along their first axis: without a loader of that batch size, or
+    examples that come with other neighbours each time, they are an info, as is attention between examples in a run
+    that learns.
     ## What to do
     `batch_first=True` where the batch comes first; transpose() or permute() to exchange axes, never view() or
     reshape(); softmax and mean over the axis of the features.
@@ -72,7 +73,8 @@ class BatchLeak(Rule):
 
     def _found(self, run: Run, trace: Trace, probe: Probe) -> Outcome:
         size = int(probe.number("examples"))
-        loaded = run.fed is not None and run.fed.loader is not None and run.fed.loader.batch == size
+        fed = run.fed
+        loaded = fed is not None and (fed.shuffled or (fed.loader is not None and fed.loader.batch == size))
         severity, why = self._severity(trace, probe, loaded)
         return self.finding(
             f"other values in one example of the batch change what is predicted of others{why}",
@@ -91,6 +93,8 @@ class BatchLeak(Rule):
             positions = int(probe.number("positions"))
             why = f": {probe.subject} takes the examples for a sequence, and the {positions} positions for the batch"
             return (Severity.ERROR if loaded or poor else Severity.WARNING), why
+        if probe.number("neighbours") == 1 and loaded:
+            return Severity.ERROR, f": {probe.subject} runs along the batch, where neighbours are there by chance"
         if probe.number("sequences") == 1 and not loaded:
             return Severity.INFO, "; the first axis may be the time"
         if probe.subject in VIEWS and (loaded or poor):
@@ -127,6 +131,15 @@ class BatchLeak(Rule):
             silent(
                 "near miss: one sequence, a tag for each word",
                 with_probe(stuck, PROBE, "leak", tabular, subject="lstm"),
+            ),
+            fires(
+                "a convolution along the rows of a table",
+                _loaded(with_probe(fine, PROBE, "leak", tabular | {"neighbours": 1}, subject="conv1d")),
+                Severity.ERROR,
+            ),
+            silent(
+                "near miss: a convolution along the moments of one signal",
+                with_probe(fine, PROBE, "leak", tabular | {"neighbours": 1}, subject="conv1d"),
             ),
             silent(
                 "near miss: attention between examples",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
-from whyloss.core.learning import learned_from_input
+from whyloss.core.learning import ends_poorly, learned_from_input
 from whyloss.core.probe import Probe, made, why_not
 from whyloss.core.run import Run, Trace
 from whyloss.core.sample import flat, sample_run, sample_tensors, with_probe
@@ -19,8 +19,9 @@ class InputIgnored(Rule):
 
     ## What it detects
     A recorded step was run again with the inputs exchanged among the examples, replaced by others and set to zero:
-    every prediction stayed the same but for rounding, though the targets differ. Or no tensor that the model was given
-    is among those that the loss is made of. The last step that was looked at counts.
+    every prediction stayed the same but for rounding, though the targets differ. Or that is so of one of several
+    inputs, in a run that ends poorly. Or no tensor that the model was given is among those that the loss is made of.
+    The last step that was looked at counts.
     ## Why it matters
     The best that is left to learn is a constant: the loss ends at that of predicting the class shares or the mean.
     ## What else looks like this
@@ -51,6 +52,8 @@ class InputIgnored(Rule):
             probes = made(run.probes, trace.index, PROBE)
             if not probes:
                 yield self.skipped(why_not(run.probes, trace.index, PROBE))
+            elif probes[-1].outcome == "partly":
+                yield self._partly(trace, probes[-1])
             elif probes[-1].outcome != "ignored":
                 change = probes[-1].number("change")
                 yield self.passed(
@@ -58,6 +61,19 @@ class InputIgnored(Rule):
                 )
             else:
                 yield self._found(trace, probes[-1])
+
+    def _partly(self, trace: Trace, probe: Probe) -> Outcome:
+        late = probe.step >= self.late
+        return self.finding(
+            f"the predictions do not depend on {probe.subject}: other values in it, and zeros, leave every prediction "
+            f"of step {probe.step} as it is, though other inputs count",
+            Evidence(f"largest change beyond rounding, by {probe.subject}", 0.0, "above 0", "", (probe.step,)),
+            Evidence("change by all inputs", probe.number("change"), "above 0", "", (probe.step,)),
+            severity=Severity.WARNING if late and ends_poorly(trace) else Severity.INFO,
+            place=probe.place,
+            first_step=probe.step,
+            certain=True,
+        )
 
     def _found(self, trace: Trace, probe: Probe) -> Outcome:
         reached = probe.number("inputs")
@@ -84,11 +100,14 @@ class InputIgnored(Rule):
     def examples(cls) -> tuple[Example, ...]:
         stuck = sample_run(loss=flat(200))
         one, unused = {"inputs": 1, "change": 0.0}, {"inputs": 0, "given": 1}
+        two = {"inputs": 2, "change": 0.3}
         head = with_probe(stuck, PROBE, "ignored", one, step=2, subject="x")
         vectors = sample_run(loss=flat(200), tensors=[t for t in sample_tensors() if len(t.shape) == 1])
         return (
             fires("the input changes nothing", with_probe(stuck, PROBE, "ignored", one, subject="x"), Severity.ERROR),
             fires("the argument is never used", with_probe(stuck, PROBE, "ignored", unused, step=2)),
+            fires("one of two inputs", with_probe(stuck, PROBE, "partly", two, subject="x"), Severity.WARNING),
+            silent("near miss: one of two, in a run that learns", with_probe(sample_run(), PROBE, "partly", two)),
             silent("near miss: a head that began at zero", with_probe(head, PROBE, "used", one | {"change": 1e-4})),
             silent("near miss: looked at in the second update only", head),
             silent("near miss: a model of biases", with_probe(vectors, PROBE, "ignored", one)),

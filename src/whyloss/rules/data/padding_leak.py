@@ -20,7 +20,8 @@ class PaddingLeak(Rule):
     ## What it detects
     An input has sequences of different lengths that end in a value which stands nowhere else. A recorded step was run
     again with three more positions of it, masks and the like along with it: predictions changed. Or they did not, since
-    other values at the padding move them and other last elements do not: a recurrent layer has forgotten the sequence.
+    other values at the padding move them and other last elements do not: a recurrent layer has forgotten the sequence,
+    or a mask hides the elements and shows the padding.
     ## Why it matters
     The prediction depends on the longest sequence that happens to be in the batch. The last state of a recurrent layer
     has read mostly padding; a mean over all positions is diluted by it.
@@ -34,7 +35,10 @@ class PaddingLeak(Rule):
 
     name = "padding-leak"
     boundary = Boundary.DATA
-    explains = ("loss-at-baseline", "loss-flat", "plateau-high", "underfitting", "train-eval-gap", "vanishing-gradient")
+    explains = (
+        *("loss-at-baseline", "loss-flat", "plateau-high", "underfitting", "train-eval-gap", "vanishing-gradient"),
+        "zero-gradient",
+    )
     explained_by = (
         *("lr-too-low", "lr-too-high", "lr-zero", "gradient-not-cleared", "gradient-cleared-early", "step-missing"),
         *("frozen-parameters", "optimizer-missing-parameters", "optimizer-stale-parameters", "update-not-landing"),
@@ -53,7 +57,7 @@ class PaddingLeak(Rule):
             probes = made(run.probes, trace.index, PROBE)
             if not probes:
                 yield self.skipped(why_not(run.probes, trace.index, PROBE))
-            elif probes[-1].outcome == "forgotten":
+            elif probes[-1].outcome in ("forgotten", "nothing-else"):
                 yield self._forgotten(trace, probes[-1])
             elif probes[-1].outcome != "leak" or not probes[-1].number("effect") > self.effect:
                 yield self.passed("three more positions of padding leave the predictions as they are, or nearly")
@@ -61,16 +65,22 @@ class PaddingLeak(Rule):
                 yield self._found(trace, probes[-1])
 
     def _forgotten(self, trace: Trace, probe: Probe) -> Outcome:
-        within, real = probe.number("within"), probe.number("real")
+        within, real, inverted = probe.number("within"), probe.number("real"), probe.outcome == "nothing-else"
+        what = (
+            "on none of their elements: they are forgotten over it, or a mask is the wrong way round"
+            if inverted
+            else "no longer on their last elements: what came before the padding is forgotten"
+        )
         return self.finding(
             f"the predictions depend on what stands at padding ({probe.number('value'):g}) behind the sequences of "
-            f"{probe.subject}, and no longer on their last elements: what came before the padding is forgotten",
+            f"{probe.subject}, and {what}",
             Evidence("mean change with others at padding", within, self.effect, "of the spread", (probe.step,)),
             Evidence("mean change with other last elements", real, self.effect, "of the spread", (probe.step,)),
             Evidence("positions that are padding", probe.number("padded"), None, "of all", (probe.step,)),
-            severity=self._severity(trace, probe),
+            severity=Severity.ERROR if inverted and ends_poorly(trace) else self._severity(trace, probe),
             place=probe.place,
             first_step=probe.step,
+            certain=inverted,
         )
 
     def _severity(self, trace: Trace, probe: Probe) -> Severity:
@@ -95,6 +105,7 @@ class PaddingLeak(Rule):
         stuck, forgotten = sample_run(loss=flat(200)), numbers | {"effect": 1e-7, "within": 0.9, "real": 1e-6}
         return (
             fires("the last state of an LSTM", with_probe(stuck, PROBE, "leak", numbers), Severity.WARNING),
+            fires("an inverted mask", with_probe(stuck, PROBE, "nothing-else", forgotten), Severity.ERROR),
             fires("forgotten over long padding", with_probe(stuck, PROBE, "forgotten", forgotten), Severity.WARNING),
             silent("near miss: forgotten, learns", with_probe(sample_run(), PROBE, "forgotten", forgotten)),
             silent("near miss: a run that learns", with_probe(sample_run(), PROBE, "leak", numbers)),

@@ -23,7 +23,8 @@ class SplitOverlap(Rule):
     ## What else looks like this
     The training accuracy: all of its examples are trained on, and nobody calls it validation. A pass over all data at
     once, for a plot. Data in which different examples are equal, as one-hot states or short integer sequences are:
-    such twins stand within single batches or within the evaluation, too, and nothing is said then.
+    such twins stand within single batches or within the evaluation, too, and nothing is said then, unless nearly all
+    numbers of the evaluation differ: then equal examples are copies, as oversampling makes them.
     ## What to do
     Split by example before anything else is done: before augmenting, oversampling, or cutting windows.
     """
@@ -46,7 +47,8 @@ class SplitOverlap(Rule):
             yield self.skipped("needs an evaluation of 10 examples, and training batches to compare it with")
             return
         alike = max(e.twins / max(e.distinct + e.twins, 1) for e in looked)
-        if fed.twins > self.twins * fed.examples or alike > self.twins:
+        copies = all(e.continuous for e in looked)
+        if not copies and (fed.twins > self.twins * fed.examples or alike > self.twins):
             yield self.skipped("different examples of this data are equal: which ones were trained on can't be told")
             return
         found = [f for e in looked if (f := self._judge(e, fed, looked)) is not None]
@@ -96,6 +98,7 @@ class SplitOverlap(Rule):
             silent("near miss: three true duplicates", run({"shared": 3})),
             silent("near miss: all data at once, for a plot", run({"distinct": 840, "shared": 640})),
             silent("near miss: one-hot states", run({"shared": 150}, twins=2000)),
+            fires("oversampled before the split", run({"shared": 52, "twins": 56, "continuous": True}, twins=900)),
             silent(
                 "near miss: sentences of a few words, which stand twice in the evaluation",
                 run({"shared": 60, "twins": 20}),

@@ -16,6 +16,7 @@ from whyloss.tape.tape import Leaf, Role
 NAME = "batch-independence"
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 ATTENTION = ("multi_head_attention_forward",)
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 REDUCTIONS = frozenset(
     (
         *("mean", "sum", "std", "var", "var_mean", "std_mean", "amax", "amin", "max", "min", "norm", "vector_norm"),
@@ -92,7 +93,7 @@ def _batch(bench: Bench) -> Batch:
 
 
 def _axis(shape: torch.Size, size: int) -> int:
-    places = [i for i, n in enumerate(shape) if n == size]
+    places = [i for i, n in enumerate(shape) if n == size and (i < 2 or len(shape) == 2)]  # features come last
     if not places:
         msg = f"an input of shape {tuple(shape)} does not lie along the {size} examples"
         raise NotMade(msg)
@@ -185,7 +186,12 @@ def _located(bench: Bench, batch: Batch, one: int, numbers: Mapping[str, Any]) -
     sequence = op.kind in RECURRENT + ATTENTION and len(shape) == 3
     along = shape[0] == batch.size if shape else False
     place = replace(op.place, module=op.module or None, op=op.name)
-    more = {"positions": shape[1] if len(shape) > 1 else 0, "along": along and sequence and shape[1] > 1}
+    neighbours = op.kind in CONVOLUTIONS and batch.size in shape[2:] and not along
+    more = {
+        "positions": shape[1] if len(shape) > 1 else 0,
+        "along": along and sequence and shape[1] > 1,
+        "neighbours": neighbours,
+    }
     return bench.made(NAME, "leak", {**numbers, **more}, subject=op.kind, place=place)
 
 
@@ -194,7 +200,7 @@ def _first_meeting(bench: Bench, batch: Batch, one: int) -> plain.Op | None:
     values = bench.graph.values
     looked = {
         n: op
-        for op in bench.graph.ops
+        for op in reversed(bench.graph.ops)  # a dropout of nothing hands on what it is given
         for n in op.outputs
         if values[n].floating and batch.size in values[n].shape
     }
@@ -202,7 +208,7 @@ def _first_meeting(bench: Bench, batch: Batch, one: int) -> plain.Op | None:
         return None
     before = bench.play(keep=looked)
     after = bench.play(_others(bench, batch, one), looked)
-    for n, op in looked.items():
+    for n, op in reversed(looked.items()):
         gap, same = difference(before[n], after[n]), unchanged(before[n])
         axes = [i for i, size in enumerate(gap.shape) if size == batch.size]  # features may be as many as examples
         if all(_rest(gap.movedim(i, 0), one).amax() > same for i in axes) and gap.numel() > batch.size:

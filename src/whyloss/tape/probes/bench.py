@@ -41,7 +41,8 @@ class Pair:
 
 
 class Bench:
-    """One recorded step. `cost`: seconds that one replay is thought to take; `seconds`: what all may take together.
+    """One recorded step. `cost`: seconds that one replay is thought to take; `seconds`: what all may take together, of
+    this thread alone: what is found should not hang on how busy the machine is.
     `given`: how many tensors the model was called with, where that is known."""
 
     def __init__(self, tape: Tape, cost: float, seconds: float, given: int = 0) -> None:
@@ -74,7 +75,7 @@ class Bench:
         """The values with these numbers, as the step makes them of other leaves. `held`: values that stay what they
         are given as here, whatever the step makes of them."""
         self.afford(self.cost)
-        began, wanted = time.perf_counter(), frozenset(keep)
+        began, wanted = time.thread_time(), frozenset(keep)
         try:
             with quiet(self.tape):
                 player = self._players.get(wanted) or self._players.setdefault(wanted, Player(self.still, wanted))
@@ -82,7 +83,7 @@ class Bench:
                 player.run(env, backward=False, then=_holding(env, held) if held else None)
                 return {n: env[n].detach() for n in wanted}
         finally:
-            self.spend(time.perf_counter() - began)
+            self.spend(time.thread_time() - began)
 
     def afford(self, seconds: float) -> None:
         if seconds > self.left:

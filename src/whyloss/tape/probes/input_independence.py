@@ -1,6 +1,6 @@
 """input-independence: are the predictions the same whatever the model is given?"""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -9,10 +9,12 @@ from whyloss.tape.probes.bench import Bench, NotMade, Pair, difference, is_mask,
 from whyloss.tape.tape import Leaf, Role
 
 NAME = "input-independence"
+MOST_APART = 3  # inputs that are looked at one by one
 
 
 def probe(bench: Bench) -> Iterator[Probe]:
-    """`ignored`: with inputs exchanged among the examples, zeroed, and replaced, every prediction stays as it is."""
+    """`ignored`: with inputs exchanged among the examples, zeroed, and replaced, every prediction stays as it is.
+    `partly`: that is so of some inputs of real numbers, while others count."""
     pairs = [p for p in bench.pairs if _varies(bench.base[p.target])]
     if not pairs:
         msg = "needs a loss function of torch whose targets are data and differ among the examples"
@@ -27,21 +29,16 @@ def probe(bench: Bench) -> Iterator[Probe]:
             raise NotMade(msg)
         yield bench.made(NAME, "ignored", {"inputs": 0, "given": bench.given, "change": 0.0}, place=pairs[0].op.place)
         return
-    exchanged = {leaf.index: leaf.value.roll(1, 0) for leaf in bench.inputs}
-    if all(torch.equal(leaf.value, exchanged[leaf.index]) for leaf in bench.inputs):
+    if all(torch.equal(leaf.value, leaf.value.roll(1, 0)) for leaf in bench.inputs):
         msg = "all examples of the batch are the same"
         raise NotMade(msg)
-    zeroed = {leaf.index: torch.zeros_like(leaf.value) for leaf in bench.inputs}
-    replaced = {leaf.index: bench.other(leaf.value, 0, range(len(leaf.value))) for leaf in bench.inputs}
-    changes = []
-    for leaves in (exchanged, replaced, zeroed):
-        changes.append(_change(bench, pairs, leaves))
-        if changes[-1]:
-            break
-    names = ", ".join(leaf.name for leaf in bench.inputs)
-    place = bench.place_of(bench.inputs[0])
-    outcome = "used" if any(changes) else "ignored"
-    yield bench.made(NAME, outcome, {"inputs": len(bench.inputs), "change": max(changes)}, subject=names, place=place)
+    change = _change_with_others(bench, pairs, bench.inputs)
+    real = [leaf for leaf in bench.inputs if leaf.value.is_floating_point()] if change and len(bench.inputs) > 1 else []
+    apart = [leaf for leaf in real[:MOST_APART] if not _change_with_others(bench, pairs, (leaf,))]
+    outcome = "partly" if apart else "used" if change else "ignored"
+    named = apart or bench.inputs
+    names, place = ", ".join(leaf.name for leaf in named), bench.place_of(named[0])
+    yield bench.made(NAME, outcome, {"inputs": len(bench.inputs), "change": change}, subject=names, place=place)
 
 
 def _holds_data(leaf: Leaf) -> bool:
@@ -51,6 +48,17 @@ def _holds_data(leaf: Leaf) -> bool:
 
 def _varies(target: torch.Tensor) -> bool:
     return target.ndim > 0 and len(target) > 1 and not bool((target == target[:1]).all())
+
+
+def _change_with_others(bench: Bench, pairs: list[Pair], inputs: Sequence[Leaf]) -> float:
+    """Exchanged among the examples, replaced, zeroed: the first change of a prediction; 0 where there is none."""
+    ways: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+        lambda value: value.roll(1, 0),
+        lambda value: bench.other(value, 0, range(len(value))),
+        torch.zeros_like,
+    )
+    changes = (_change(bench, pairs, {leaf.index: way(leaf.value) for leaf in inputs}) for way in ways)
+    return next(filter(None, changes), 0.0)
 
 
 def _change(bench: Bench, pairs: list[Pair], leaves: dict[int, torch.Tensor]) -> float:

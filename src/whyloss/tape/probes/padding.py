@@ -32,9 +32,9 @@ class Padded:
 
 
 def probe(bench: Bench) -> Iterator[Probe]:
-    """`leak`: with more padding behind every sequence, what is predicted of it changes. `forgotten`: it does not, for
-    what is predicted depends on what stands at padding and no longer on the last element before it. Only where there
-    is one prediction a sequence, and lengths and masks are inputs or made of them."""
+    """`forgotten`: what is predicted depends on what stands at padding, and no longer on the last element before it;
+    `nothing-else`: on no element. `leak`: with more padding behind every sequence, what is predicted of it changes.
+    Only where there is one prediction a sequence, and lengths and masks are inputs or made of them."""
     pair = bench.one_pair()
     padded = next((p for leaf in bench.inputs if (p := _padded(leaf)) is not None), None)
     if padded is None:
@@ -44,22 +44,22 @@ def probe(bench: Bench) -> Iterator[Probe]:
     if len(before) != len(padded.leaf.value) or bench.base[pair.target].shape[:1] != before.shape[:1]:
         msg = "there is not one prediction a sequence"
         raise NotMade(msg)
-    after = _with_more(bench, pair, padded)
-    if after.shape != before.shape:
-        msg = "with more padding the predictions have another shape"
-        raise NotMade(msg)
-    gap = difference(before, after)
-    effect, spread = float(gap.mean()), max(float(before.double().std(0).mean()), 1e-300)
     numbers = {
-        "effect": effect / spread,
         "padded": float(padded.padding.double().mean()),
         "positions": padded.padding.shape[1],
         "value": padded.value,
     }
-    outcome = "leak" if float(gap.amax()) > unchanged(before) else "independent"
+    spread = max(float(before.double().std(0).mean()), 1e-300)
     within, real = (_with_others(bench, pair, padded, there) for there in (padded.padding, padded.ends))
-    if max(effect, real) < FORGOTTEN * within and within > READ * spread:
-        outcome, numbers = "forgotten", {**numbers, "within": within / spread, "real": real / spread}
+    if within > READ * spread and real < FORGOTTEN * within:
+        rest = _with_others(bench, pair, padded, ~padded.padding)
+        outcome = "forgotten" if rest > FORGOTTEN * within else "nothing-else"
+        scale = max(within, spread)  # predictions that are all the same have no spread
+        numbers |= {"within": within / scale, "real": real / scale}
+    else:
+        gap = difference(before, _with_more(bench, pair, padded))
+        outcome = "leak" if float(gap.amax()) > unchanged(before) else "independent"
+        numbers["effect"] = float(gap.mean()) / spread
     yield bench.made(NAME, outcome, numbers, subject=padded.leaf.name, place=bench.place_of(padded.leaf))
 
 
@@ -67,8 +67,8 @@ def _padded(leaf: Leaf) -> Padded | None:
     value = leaf.value
     if value.ndim == 2 and not value.is_floating_point():
         return _trailing(leaf, value == value[:, -1].mode().values, float(value[:, -1].mode().values))
-    if value.ndim == 3 and value.is_floating_point():
-        return _trailing(leaf, (value == 0).all(-1), 0.0)
+    if value.ndim in (2, 3) and value.is_floating_point():
+        return _trailing(leaf, value.reshape(*value.shape[:2], -1).eq(0).all(-1), 0.0)
     return None
 
 
@@ -88,10 +88,14 @@ def _with_more(bench: Bench, pair: Pair, padded: Padded) -> torch.Tensor:
         if leaf.value.ndim > 1 and leaf.value.shape[:2] == padded.padding.shape:
             leaves[leaf.index] = torch.cat((leaf.value, *(_at_padding(leaf, padded),) * MORE), 1)
     try:
-        return bench.play(leaves, bench.compared)[pair.prediction]
-    except (RuntimeError, IndexError, ValueError) as error:
+        after = bench.play(leaves, bench.compared)[pair.prediction]
+    except (RuntimeError, IndexError, ValueError, AssertionError) as error:
         msg = "the step runs on sequences of this one length only"
         raise NotMade(msg) from error
+    if after.shape != bench.base[pair.prediction].shape:
+        msg = "with more padding the predictions have another shape"
+        raise NotMade(msg)
+    return after
 
 
 def _with_others(bench: Bench, pair: Pair, padded: Padded, there: torch.Tensor) -> float:
