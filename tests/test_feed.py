@@ -194,6 +194,26 @@ def test_labels_of_each_batch_are_counted(tmp_path):
     assert [trace.signal(f"target/{s}").last for s in ("classes", "lowest", "highest")] == [2, 0, 1]
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary_cross_entropy_with_logits"])
+def test_predictions_of_the_class_of_most_labels_are_counted(tmp_path, loss):
+    expected = []
+
+    def train():
+        model, target = nn.Linear(4, 3 if loss == "cross_entropy" else 1), torch.tensor([0, 1, 1, 0, 1, 1])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        for k in range(5):
+            out, y = model(X[6 * k : 6 * k + 6, :4]), target.roll(k)
+            named = out.argmax(1) if loss == "cross_entropy" else (out[:, 0] > 0).long()
+            expected.append(float((named == 1).double().mean()))
+            value = F.cross_entropy(out, y) if loss == "cross_entropy" else getattr(F, loss)(out[:, 0], y.float())
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+
+    run = observe(tmp_path, train)
+    assert run.traces[0].signal("prediction/share").values == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("keep", "leaks"),
     [

@@ -205,7 +205,7 @@ def test_the_rows_whose_gradient_is_always_zero_are_counted(tmp_path):
     with observed(tmp_path) as seen:
         model = mlp(4, 20, 3)
         with torch.no_grad():
-            model[0].bias[:5] = -100.0
+            model[0].bias[:5], model[0].bias[5:] = -100.0, 3.0  # the others are on for most examples
         train(model, sgd(model, lr=1e-3), 60)
     rows = seen.values("gradient/dead_rows[0.weight]")
     assert rows[-1] == 5 / 20

@@ -196,6 +196,7 @@ class OptimizerWatch:
         sample = [
             "objective/value",
             *LABELS,
+            "prediction/share",
             *COUNTS,
             "target/variance",
             "state/step",

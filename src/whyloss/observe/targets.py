@@ -14,6 +14,7 @@ LABELS = (
     "target/highest",
     "target/count",
 )
+MOST_CLASSES = 100  # of which the predictions are counted, too
 MOST_ELEMENTS = 2**20  # of one example; larger targets are pooled as one
 
 
@@ -23,6 +24,7 @@ class Targets:
     def __init__(self) -> None:
         self._counts: torch.Tensor | None = None  # how often each class was seen; for BCE: negative, positive mass
         self._batch: torch.Tensor | None = None  # the counts since the last row
+        self._named: torch.Tensor | None = None  # how often each class was predicted since the last row
         self._sums: torch.Tensor | None = None  # [count, Σ, Σ²] of (target − first target), per element of an example
         self._shift: torch.Tensor | None = None
 
@@ -33,9 +35,11 @@ class Targets:
                 continue
             if op.objective.classes and not op.target.is_floating_point():
                 self._count(op.target, op.objective.classes, op.ignore_index)
+                self._count_predictions(op)
             elif op.objective.kind.startswith("binary_cross_entropy"):
                 positive = op.target.double().sum()
                 self._pool_counts(torch.stack([op.target.numel() - positive, positive]))
+                self._count_predictions(op)
             elif op.objective.kind == "mse_loss":
                 self._moments(op.target)
 
@@ -44,6 +48,23 @@ class Targets:
         keep = ((ids != ignore_index) & (ids >= 0) & (ids < classes)).double()
         counts = torch.zeros(classes, dtype=torch.float64, device=ids.device)
         self._pool_counts(counts.scatter_add_(0, ids.clamp(0, classes - 1), keep))
+
+    def _count_predictions(self, op: LossOp) -> None:
+        """The likeliest class of each; of one output, which side of one half it is on."""
+        given, classes = op.prediction, op.objective.classes
+        if given is None:
+            return
+        if op.objective.kind.startswith("binary_cross_entropy"):
+            positive = (given > (0.0 if op.objective.kind.endswith("logits") else 0.5)).sum().double()
+            named = torch.stack([given.numel() - positive, positive])
+        elif classes is not None and classes <= MOST_CLASSES and given.ndim > 1 and given.shape[1] == classes:
+            ids = given.argmax(1).reshape(-1)
+            counts = torch.zeros(classes, dtype=torch.float64, device=ids.device)
+            named = counts.scatter_add_(0, ids, torch.ones_like(ids, dtype=torch.float64))
+        else:
+            return
+        more = self._named is not None and self._named.shape == named.shape
+        self._named = self._named + named if more and self._named is not None else named
 
     def _pool_counts(self, counts: torch.Tensor) -> None:
         same = self._counts is not None and self._counts.shape == counts.shape
@@ -85,6 +106,10 @@ class Targets:
         if self._counts is not None:
             row.later([columns[c] for c in LABELS], self._labels(self._counts))
             self._batch = None
+            if self._named is not None and self._named.shape == self._counts.shape:
+                share = self._named[self._counts.argmax()] / self._named.sum().clamp_min(1)
+                row.later([columns["prediction/share"]], share)
+            self._named = None
         if self._sums is not None:
             count, total, square = self._sums
             row.later([columns["target/variance"]], (square / count - (total / count) ** 2).clamp_min(0).mean())

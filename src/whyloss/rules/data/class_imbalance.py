@@ -20,10 +20,12 @@ class ClassImbalance(Rule):
 
     ## What it detects
     One class holds more than `share` of the labels, and the loss ends within `near` of the label entropy: that of a
-    prediction which always gives the class shares.
+    prediction which always gives the class shares. As an info: the loss is below it, and no prediction of the second
+    half of the run names another class.
     ## Why it matters
     The accuracy looks excellent and is that of the majority. The rare class is never found.
     ## What else looks like this
+    Probabilities that are wanted as such (of a click, say) may be good and never reach one half: hence an info.
     Imbalanced labels that are learned well: the loss is far below their entropy. A network whose input does not arrive
     at the output stops at the same level; where such a cause is found, it stands above this one.
     ## What to do
@@ -62,6 +64,7 @@ class ClassImbalance(Rule):
 
     share: float = threshold(0.8, unit="of the labels", why="below it, predicting one class is plainly wrong")
     near: float = threshold(0.05, unit="of the label entropy", why="batches scatter around it by that much")
+    looks: int = threshold(10, unit="looks", why="each at a batch, in the second half of the run")
     updates: int = threshold(100, unit="updates", why="healthy imbalanced runs had left it by then")
 
     def check(self, run: Run) -> Iterator[Outcome]:
@@ -87,7 +90,8 @@ class ClassImbalance(Rule):
         later = own.finite.values[len(own.finite) // 2 :]
         level = float(np.mean(later))
         if min(end, level) < (1 - self.near) * entropy or end > 1.3 * entropy:
-            return self.passed(f"one class holds {share:.0%} of the labels; the loss is {end:.3g}, not {entropy:.3g}")
+            seen = f"one class holds {share:.0%} of the labels; the loss is {end:.3g}, not {entropy:.3g}"
+            return self._never_named(trace, share) or self.passed(seen)
         return self.finding(
             f"one class holds {share:.1%} of the labels, and the loss stays at {level:.4g}, that of predicting the "
             f"class shares ({entropy:.4g})",
@@ -95,6 +99,21 @@ class ClassImbalance(Rule):
             Evidence("mean loss of the second half", level, entropy, "", (0, trace.updates - 1)),
             severity=Severity.WARNING,
             place=trace.loss_place,
+        )
+
+    def _never_named(self, trace: Trace, share: float) -> Outcome | None:
+        named = trace.signal("prediction/share")
+        later = named.finite.values[len(named.finite) // 2 :] if named is not None else np.zeros(0)
+        if len(later) < self.looks or later.min() < 1:
+            return None
+        return self.finding(
+            f"one class holds {share:.1%} of the labels, and the model names no other: what it has learned of the "
+            "rare ones never reaches one half",
+            Evidence("share of the largest class", share, self.share),
+            Evidence("predictions that name it, in the second half", 1.0, 1.0, f"at all {len(later)} looks"),
+            severity=Severity.INFO,
+            place=trace.loss_place,
+            certain=True,
         )
 
     @classmethod
@@ -112,6 +131,15 @@ class ClassImbalance(Rule):
             silent(
                 "near miss: 3 % positives, learned",
                 sample_run(loss=falling(300, 0.69, 0.02), objectives=binary, signals=rare),
+            ),
+            fires(
+                "3 % positives, below the entropy, and none is ever predicted",
+                sample_run(loss=flat(300, 0.115, 0.02), objectives=binary, signals=rare | {"prediction/share": 1.0}),
+                Severity.INFO,
+            ),
+            silent(
+                "near miss: some are",
+                sample_run(loss=flat(300, 0.115, 0.02), objectives=binary, signals=rare | {"prediction/share": 0.98}),
             ),
             silent("near miss: balanced, at the entropy", sample_run(loss=flat(200), signals={"target/share": 0.11})),
             silent(
