@@ -345,6 +345,22 @@ def test_without_memory_for_tapes_there_are_no_experiments(tmp_path):
     assert not seen.run.probes
 
 
+def test_a_loss_by_hand_says_what_it_compares():
+    x = randn(6, 20)
+    model = Call(lambda m, x: m.c(x[:, None])[:, 0], c=nn.Conv1d(1, 1, 3, padding=1))
+    for loss in (lambda p, y: ((p - y[:, 1:]) ** 2).mean(), lambda p, y: (y[:, 1:] - p).abs().sum()):
+        given = {"target": x, "loss": loss}
+        assert probed("causality", model, x[:, :-1].clone(), **given).outcome == "leak"
+        assert probed("batch-independence", model, x[:, :-1].clone(), **given).outcome == "independent"
+
+
+def test_a_cross_entropy_by_hand_says_what_it_compares():
+    def loss(p, y):
+        return (p.logsumexp(1) - p.gather(1, y[:, None])[:, 0]).mean()
+
+    assert probed("input-independence", linear(4, 3), randn(8, 4), target=classes(3, 8), loss=loss).outcome == "used"
+
+
 # -- padding-invariance
 
 

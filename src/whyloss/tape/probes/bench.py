@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from whyloss.core import step_graph as plain
+from whyloss.core.by_hand import compared
 from whyloss.core.finding import Place
 from whyloss.core.probe import Probe
 from whyloss.core.step_graph import GRAD, StepGraph
@@ -107,17 +108,18 @@ class Bench:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Of each loss function of torch, where its target is data and not made by the step itself."""
+        """Of each loss function of torch, where its target is data and not made by the step itself; of a loss that is
+        written by hand, where it says what it compares."""
         found = []
         for op in self.graph.loss_ops:
             number, leaf = self.graph.target(op), self.graph.target_of(op)
             if number is not None and isinstance(leaf, plain.Leaf) and leaf.role in ("target", "input"):
                 found.append(Pair(op, self.graph.prediction(op), number, leaf))
-        return tuple(found)
+        return tuple(found) or tuple(Pair(c.op, c.prediction, c.target, c.leaf) for c in compared(self.graph))
 
     def one_pair(self) -> Pair:
         if len(self.pairs) != 1:
-            msg = f"needs one loss function of torch with data for its target; the step has {len(self.pairs)}"
+            msg = f"needs one loss that compares predictions with data; {len(self.pairs)} were found in the step"
             raise NotMade(msg)
         return self.pairs[0]
 
