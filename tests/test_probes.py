@@ -354,6 +354,23 @@ def test_a_loss_by_hand_says_what_it_compares():
         assert probed("batch-independence", model, x[:, :-1].clone(), **given).outcome == "independent"
 
 
+@pytest.mark.parametrize(
+    ("formula", "outcome", "subject"),
+    [
+        (lambda p, y: (p.logsumexp(1) - p.gather(1, y[:, None])[:, 0]).mean(), "agrees", "cross-entropy"),
+        (lambda p, y: -p.log_softmax(1)[torch.arange(len(y)), y].sum(), "agrees", "cross-entropy"),
+        (lambda p, y: p.logsumexp(0).mean() - p.gather(1, y[:, None]).mean(), "slip", "log-sum-exp over the examples"),
+        (lambda p, y: -p.log_softmax(0).gather(1, y[:, None]).mean(), "slip", "softmax over the examples"),
+        (lambda p, y: -p.softmax(1).gather(1, y[:, None]).mean(), "slip", "without its logarithm"),
+        (lambda p, y: (1 + p - p.gather(1, y[:, None])).relu().mean(), "", ""),
+    ],
+)
+def test_a_cross_entropy_by_hand(formula, outcome, subject):
+    probe = probed("independent-loss", linear(4, 3), randn(16, 4), target=classes(3, 16), loss=formula)
+    assert probe.outcome == outcome
+    assert subject in probe.subject
+
+
 def test_a_cross_entropy_by_hand_says_what_it_compares():
     def loss(p, y):
         return (p.logsumexp(1) - p.gather(1, y[:, None])[:, 0]).mean()

@@ -1,10 +1,15 @@
 """causality: does what is predicted of a sequence depend on what comes after?"""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
 
+import torch
+
+from whyloss.core.finding import Place
 from whyloss.core.probe import Probe
-from whyloss.tape.probes.alignment import related
-from whyloss.tape.probes.bench import Bench, NotMade, difference, unchanged
+from whyloss.tape.probes.alignment import Shift, related
+from whyloss.tape.probes.bench import MOST_BYTES, Bench, NotMade, difference, unchanged
 
 NAME = "causality"
 
@@ -40,4 +45,25 @@ def probe(bench: Bench) -> Iterator[Probe]:
         first = bench.play({shift.leaf.index: bench.other(shift.leaf.value, shift.axis, range(cut))}, bench.compared)
         moved = shift.rows(difference(before[pair.prediction], first[pair.prediction]), target)[:, cut:]
         numbers["memory"] = float(moved.amax()) > unchanged(before[pair.prediction])
-    yield bench.made(NAME, "leak" if leaks else "causal", numbers, subject=shift.leaf.name, place=pair.op.place)
+    place = (_where(bench, shift, changed, blind) if leaks else None) or pair.op.place
+    yield bench.made(NAME, "leak" if leaks else "causal", numbers, subject=shift.leaf.name, place=place)
+
+
+def _where(bench: Bench, shift: Shift, changed: torch.Tensor, blind: int) -> Place | None:
+    """The first call in whose result a place changes that may see nothing of what was changed; of those results that
+    have one axis as long as the sequence."""
+    values, length = bench.graph.values, shift.leaf.value.shape[shift.axis]
+    looked = {
+        n: op
+        for op in reversed(bench.graph.ops)
+        for n in op.outputs
+        if values[n].floating and values[n].shape.count(length) == 1
+    }
+    if sum(prod(values[n].shape) * 8 for n in looked) > MOST_BYTES:
+        return None
+    before, after = bench.play(keep=looked), bench.play({shift.leaf.index: changed}, looked)
+    for n, op in reversed(looked.items()):
+        early = difference(before[n], after[n]).narrow(values[n].shape.index(length), 0, blind)
+        if float(early.amax()) > unchanged(before[n]):
+            return replace(op.place, module=op.module or None, op=op.name)
+    return None

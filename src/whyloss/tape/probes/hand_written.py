@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 
 import torch
+import torch.nn.functional as F
 
 from whyloss.core.probe import Probe
 from whyloss.tape.probes.bench import Bench, NotMade
@@ -14,6 +15,7 @@ AGREES = 1e-4  # relative: of single precision, and of a small number within a l
 MOST_ELEMENTS = 2**16
 SMALL = 1e-12
 Form = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Sides = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def _log(p: torch.Tensor) -> torch.Tensor:
@@ -34,6 +36,18 @@ SLIPS: dict[str, Form] = {
     "the difference without a square": lambda p, y: p - y,
     "the square of a sum where a difference is meant": lambda p, y: (p + y).square(),
 }
+OF_CLASSES: dict[str, Form] = {"cross-entropy of classes": lambda p, y: F.cross_entropy(p, y)}
+SLIPS_OF_CLASSES: dict[str, Form] = {
+    "the cross-entropy with its log-sum-exp over the examples, not the classes": (
+        lambda p, y: p.logsumexp(0).mean() - _of_class(p, y).mean()
+    ),
+    "the cross-entropy with its softmax over the examples, not the classes": (
+        lambda p, y: -_of_class(p.log_softmax(0), y).mean()
+    ),
+    "minus the probability of the right class, without its logarithm": (
+        lambda p, y: -_of_class(p.softmax(1), y).mean()
+    ),
+}
 OF_SHARES = frozenset(n for n in (*RIGHT, *SLIPS) if "cross-entropy" in n or "log" in n)
 SQUARED_MEAN = "the square of the mean difference"
 
@@ -43,13 +57,17 @@ def probe(bench: Bench) -> Iterator[Probe]:
     if bench.graph.loss_ops or len(bench.tape.losses) != 1:
         msg = "the loss is a function of torch" if bench.graph.loss_ops else "there are several losses"
         raise NotMade(msg)
-    loss, sides = _sides(bench)
-    for predicted, target in sides:
-        found = _named(RIGHT, predicted, target, loss)
-        if found:
-            yield bench.made(NAME, "agrees", {"loss": loss}, subject=found)
-            return
+    loss, sides, of_classes = _sides(bench)
+    names = [_named(RIGHT, p, y, loss) for p, y in sides] + [_named(OF_CLASSES, p, y, loss) for p, y in of_classes]
+    if found := next(filter(None, names), ""):
+        yield bench.made(NAME, "agrees", {"loss": loss}, subject=found)
+        return
     place = bench.graph.ends[0].place
+    for predicted, target in of_classes:
+        if found := _named(SLIPS_OF_CLASSES, predicted, target, loss):
+            right = F.cross_entropy(predicted, target)
+            yield bench.made(NAME, "slip", {"loss": loss, "right": float(right)}, subject=found, place=place)
+            return
     for predicted, target in sides:
         found = _named(SLIPS, predicted, target, loss) or _squared_mean(predicted, target, loss)
         if found:
@@ -60,8 +78,8 @@ def probe(bench: Bench) -> Iterator[Probe]:
     raise NotMade(msg)
 
 
-def _sides(bench: Bench) -> tuple[float, list[tuple[torch.Tensor, torch.Tensor]]]:
-    """The loss, and what may be prediction and target in its formula: values of one shape."""
+def _sides(bench: Bench) -> tuple[float, Sides, Sides]:
+    """The loss, and what may be prediction and target in its formula: values of one shape; scores and class numbers."""
     values, leaves = bench.graph.values, bench.tape.leaves
     numbers = {n for op in bench.graph.tail for n in (*op.inputs, *op.outputs)}
     numbers = {n for n in numbers if 1 < prod(values[n].shape) <= MOST_ELEMENTS} | set(bench.tape.losses)
@@ -72,9 +90,19 @@ def _sides(bench: Bench) -> tuple[float, list[tuple[torch.Tensor, torch.Tensor]]
         raise NotMade(msg)
     predicted = [t.double() for n, t in played.items() if values[n].requires_grad and n not in leaves]
     given = _made_of_targets(bench)
-    targets = [t.double() for n, t in played.items() if n in given]
-    targets = [t for t in targets if len(t) > 1 and bool((t != t[:1]).any())]
-    return float(loss), [(p, y) for p in predicted for y in targets if p.shape == y.shape]
+    targets = [t for n, t in played.items() if n in given and len(t) > 1 and bool((t != t[:1]).any())]
+    sides = [(p, y.double()) for p in predicted for y in targets if p.shape == y.shape]
+    return float(loss), sides, [(p, y.reshape(-1)) for p in predicted for y in targets if _scores(p, y)]
+
+
+def _scores(p: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether each of the whole numbers may name a column."""
+    whole = y.dtype in (torch.int64, torch.int32) and p.ndim == 2 and p.shape[1] > 1 and y.numel() == len(p)
+    return whole and bool(((y >= 0) & (y < p.shape[1])).all())
+
+
+def _of_class(p: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return p.gather(1, y.long()[:, None])[:, 0]
 
 
 def _made_of_targets(bench: Bench) -> set[int]:
