@@ -116,7 +116,7 @@ def _sight(graph: StepGraph, term: Term, cut: Op, parameter: str, *, mild: bool)
     )
     assert isinstance(term.source, Op)
     return Sight(
-        op=cut,
+        op=term.source if mild else cut,
         message=f"a term of the loss ({named(term.source)}) has no gradient, {whose}: {cut.name} at {at(cut)} ends it",
         evidence=(
             Evidence("gradients that the term gives", 0, 1, "tensors"),

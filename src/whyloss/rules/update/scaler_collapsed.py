@@ -64,9 +64,9 @@ class ScalerCollapsed(Rule):
         if not indices:
             yield self.passed("no update was left out by a loss scaler")
         for index in indices:
-            yield self._judge(traces.get(index), _attempts(run, index, traces.get(index)))
+            yield self._judge(_place(run, traces.get(index)), _attempts(run, index, traces.get(index)))
 
-    def _judge(self, trace: Trace | None, tries: _Attempts) -> Outcome:
+    def _judge(self, place: Place, tries: _Attempts) -> Outcome:
         n, skipped, end = len(tries.left_out), int(tries.left_out.sum()), tries.at_the_end
         low = tries.scale is not None and tries.scale <= self.scale
         later = tries.left_out[n // 2 :]
@@ -82,7 +82,7 @@ class ScalerCollapsed(Rule):
             Evidence("left out in a row at the end", end, self.row, "updates"),
             *([Evidence("scale of the loss", tries.scale, self.scale, "times")] if tries.scale is not None else []),
             severity=Severity.ERROR if low and end >= self.row else Severity.WARNING,
-            place=trace.step_place if trace is not None else Place(),
+            place=place,
             first_step=n - end,
             certain=low and end >= self.row,
         )
@@ -127,3 +127,9 @@ def _attempts(run: Run, index: int, trace: Trace | None) -> _Attempts:
     if scale is None and current is not None:
         scale = current.last
     return _Attempts(flags[np.argsort(numbers, kind="stable")].astype(bool), scale)
+
+
+def _place(run: Run, trace: Trace | None) -> Place:
+    """Where the step is called; where none was ever made, the last backward pass."""
+    waiting = run.pending[-1].place if run.pending else Place()
+    return trace.step_place if trace is not None and trace.step_place.file else waiting
