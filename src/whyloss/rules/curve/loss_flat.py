@@ -28,7 +28,7 @@ class LossFlat(Rule):
     A loss printed with too few digits (the stored values are compared, in full precision); a run that started at a good
     minimum (fine-tuning, a resumed run): it starts below the loss of a constant prediction, or its weights no longer
     look like an initialisation; two optimizers that play against each other; policy-gradient losses, which take both
-    signs. None of them is reported.
+    signs; a task that is solved in the first few updates. None of them is reported.
     ## What to do
     Look at the causes that could explain it, in the order of the report.
     """
@@ -58,7 +58,8 @@ class LossFlat(Rule):
         moved = max(abs(result.drop), result.start - result.lowest)
         # noise can hide a movement; it cannot make a level that moved by a tenth a flat one
         limit = max(self.share * abs(result.start), min(ERRORS * result.error, SHARE * abs(result.start)))
-        moved = max(moved, result.start - loss.finite.first - ERRORS * result.noise)  # a jump in the first updates
+        jump = abs(result.start - loss.finite.first)  # in the first updates
+        moved = max(moved, jump - ERRORS * result.noise)
         if moved > limit or fell(result):
             yield self.passed(f"the loss moved from {result.start:.4g} to {result.end:.4g}")
             return
@@ -96,6 +97,9 @@ class LossFlat(Rule):
                 sample_run(loss=falling(420, 0.286, 0.225, 0.25), objectives=()),
             ),
             silent("near miss: a jump at once, then level", sample_run(loss=np.r_[2.3, flat(199, 15.0)])),
+            silent(
+                "near miss: solved in a few updates, then level", sample_run(loss=np.r_[6.0, 0.9, 0.1, flat(197, 0.01)])
+            ),
             silent("near miss: too short to say", sample_run(loss=flat(30))),
             silent("near miss: fine-tuning that starts at 0.1", sample_run(loss=flat(200, 0.1))),
             silent("near miss: the same, written by hand", sample_run(loss=hand, tensors=tuned, objectives=())),

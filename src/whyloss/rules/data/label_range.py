@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
+from whyloss.core.learning import ends_poorly
 from whyloss.core.levels import CROSS_ENTROPY, objective
 from whyloss.core.run import Objective, Run, Trace
-from whyloss.core.sample import sample_run
+from whyloss.core.sample import flat, sample_run
 from whyloss.core.statistics import Statistics
 from whyloss.core.step_graph import Leaf, Op, StepGraph, Value
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
@@ -19,8 +22,8 @@ class LabelRange(Rule):
 
     ## What it detects
     For one label an example: that `ignore_index` is a label which occurs, so that nothing is learned of its class; or
-    that all labels from 1 up to the last output occur and 0 never does, in many labels. Other outputs that no label
-    ever names are reported as info; of labels in more than one axis, only where the last output is among them.
+    that all labels from 1 up to the last output occur and 0 never does, in many labels of a run that ends poorly.
+    Outputs that no label ever names are else an info; of labels in more than one axis, only with the last output.
     ## Why it matters
     A class that is ignored is never predicted. Labels that start at 1 mean that predictions are off by one wherever
     the script turns them into names, and that one output only ever learns to be silent.
@@ -84,14 +87,21 @@ class LabelRange(Rule):
             Evidence("lowest label", lowest, 0.0, "", tuple(trace.sampled.steps[-1:].tolist())),
             Evidence("highest label", highest, classes - 1),
             Evidence("classes that occur", used, classes, f"in {count} labels"),
-            severity=Severity.WARNING if shifted else Severity.INFO,
+            severity=Severity.WARNING if shifted and ends_poorly(trace) else Severity.INFO,
             place=trace.loss_place,
             certain=True,
         )
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
-        def run(lowest: int, highest: int, classes: int = 10, count: float = 12800.0, **graph: Any) -> Run:
+        def run(
+            lowest: int,
+            highest: int,
+            classes: int = 10,
+            count: float = 12800.0,
+            loss: ArrayLike | None = None,
+            **graph: Any,
+        ) -> Run:
             signals = {
                 "target/lowest": lowest,
                 "target/highest": highest,
@@ -99,10 +109,11 @@ class LabelRange(Rule):
                 "target/count": count,
             }
             op = Objective(kind="cross_entropy", classes=classes)
-            return sample_run(signals=signals, objectives=(op,), graphs=(_graph(**graph),))
+            return sample_run(loss=loss, signals=signals, objectives=(op,), graphs=(_graph(**graph),))
 
         return (
-            fires("labels 1 … 9 for ten outputs", run(1, 9), Severity.WARNING),
+            fires("labels 1 … 9 for ten outputs, nothing learned", run(1, 9, loss=flat(200)), Severity.WARNING),
+            fires("the same in a run that learns", run(1, 9), Severity.INFO),
             fires("class 0 is ignored", run(0, 9, ignore_index=0, zeros=0.1), Severity.ERROR),
             silent("near miss: labels 0 … 9", run(0, 9)),
             silent("near miss: a pretrained head of which three classes are used", run(0, 2)),
