@@ -123,6 +123,16 @@ def test_an_evaluation_loss_may_be_computed_where_gradients_are_on_again(tmp_pat
     assert run.metrics["loss/eval[0]"].values == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(("cuts", "mixed"), [([(0, 80), (80, 120)], 0), ([(0, 60), (60, 120)], 1)])
+def test_passes_with_trained_and_other_examples_are_told_from_passes_of_either(tmp_path, cuts, mixed):
+    def after(model):
+        with torch.no_grad():
+            return [model(X[low:high]) for low, high in cuts]
+
+    (evaluation,) = observe(tmp_path, lambda: fit(Net(), loader(0, 80), after=after)).evaluations
+    assert (evaluation.mixed, evaluation.shared) == (mixed, 80)
+
+
 def test_passes_in_training_mode_are_counted_with_what_was_active(tmp_path):
     def after(model):
         with torch.no_grad():

@@ -76,6 +76,7 @@ class Evaluation:
     continuous: bool = False  # nearly all of its numbers differ: two examples that are equal are copies of one
     discrete: bool = False  # they hold no floating-point tensor: token ids, of which different examples may be equal
     twins: int = 0  # examples of the first sweep that were equal to another one of it
+    mixed: int = 0  # passes of the last sweep with examples that were trained on and examples that were not
     shared: int = 0  # of the distinct ones: seen in training, too
     again: int = 0  # passes that had the batch of the pass before
     loader: Loader | None = None

@@ -43,6 +43,7 @@ class _Group:
     twins: int = 0
     again: int = 0
     losses: int = 0
+    mixed: int = 0
     searched: int = 0
     numbers: set[int] = field(default_factory=set)
     batch: int | None = None  # number of the last batch
@@ -60,6 +61,7 @@ class _Group:
             twins=self.twins,
             again=self.again,
             losses=self.losses,
+            mixed=self.mixed,
             looked_for_draws=self.searched,
             distinct=len(self.numbers),
             shared=len(self.numbers & trained),
@@ -99,7 +101,7 @@ class Evaluations:
             self.sweep_ends()
             self._losses.forget()
             self._group, self._at, self._swept = group, at, 0
-            group.batch, group.sweeps = None, group.sweeps + 1
+            group.batch, group.sweeps, group.mixed = None, group.sweeps + 1, 0
         self._losses.watch()
         self._swept += 1
         group.passes += 1
@@ -109,7 +111,7 @@ class Evaluations:
         if group.passes == 1:
             group.facts = replace(group.facts, discrete=discrete(args, kwargs), continuous=continuous(args, kwargs))
         if group.passes <= MOST_PASSES and len(group.numbers) < MOST_EXAMPLES:
-            self._arriving.add(example_numbers(args, kwargs), partial(_evaluated_on, group))
+            self._arriving.add(example_numbers(args, kwargs), partial(_evaluated_on, group, self._trained))
         if group.searchable and group.searched < SEARCHED and not module.training:
             group.searched += 1
             self._searching = Draws()
@@ -197,10 +199,11 @@ class Evaluations:
             record.journal.event("evaluation", **plain(group.evaluation(self._trained)))
 
 
-def _evaluated_on(group: _Group, numbers: list[int]) -> None:
+def _evaluated_on(group: _Group, trained: set[int], numbers: list[int]) -> None:
     whole = hash(tuple(numbers))
     known = len(group.numbers)
     group.numbers.update(numbers)
+    group.mixed += 0 < len(trained.intersection(numbers)) < len(set(numbers))
     group.examples += len(numbers)
     if group.sweeps == 1 and whole != group.batch:
         group.twins += len(numbers) - (len(group.numbers) - known)

@@ -21,8 +21,8 @@ class SplitOverlap(Rule):
     ## Why it matters
     The figure that should tell memory from understanding tells neither, and looks too good.
     ## What else looks like this
-    The training accuracy: all of its examples are trained on, and nobody calls it validation. A pass over all data at
-    once, for a plot. Data in which different examples are equal, as one-hot states or short integer sequences are:
+    The training accuracy: all of its examples are trained on, and nobody calls it validation; or one line computes it
+    and that on held-out data in passes of their own. A pass over all data at once, for a plot. Data in which different examples are equal, as one-hot states or short integer sequences are:
     such twins stand within single batches or within the evaluation, too, and nothing is said then, unless nearly all
     numbers of the evaluation differ: then equal examples are copies, as oversampling makes them.
     ## What to do
@@ -68,6 +68,8 @@ class SplitOverlap(Rule):
                 return None
         elif shared >= self.whole * fed.distinct:
             return None  # all data there is, training data among it
+        elif evaluation.loader is None and not evaluation.mixed and evaluation.passes > 1:
+            return None  # one line evaluates on training data and on others, each in a pass of its own
         return self.finding(
             f"{shared} of the {distinct} examples that the model is evaluated on were trained on",
             Evidence("examples seen in training", shared, 0.0, f"of {distinct}", (evaluation.first, evaluation.last)),
@@ -95,6 +97,7 @@ class SplitOverlap(Rule):
             fires("a part, beside a proper evaluation", run({"shared": 0}, {"shared": 60})),
             silent("near miss: the training accuracy", run({"shared": 200, "places": line("evaluate(train_loader)")})),
             silent("near miss: training accuracy and held-out accuracy", run({"shared": 200, **named}, {"shared": 0})),
+            silent("near miss: training and held-out accuracy in one line", run({"shared": 140, "passes": 8})),
             silent("near miss: three true duplicates", run({"shared": 3})),
             silent("near miss: all data at once, for a plot", run({"distinct": 840, "shared": 640})),
             silent("near miss: one-hot states", run({"shared": 150}, twins=2000)),
