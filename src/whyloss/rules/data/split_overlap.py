@@ -22,9 +22,10 @@ class SplitOverlap(Rule):
     The figure that should tell memory from understanding tells neither, and looks too good.
     ## What else looks like this
     The training accuracy: all of its examples are trained on, and nobody calls it validation; or one line computes it
-    and that on held-out data in passes of their own. A pass over all data at once, for a plot. Data in which different examples are equal, as one-hot states or short integer sequences are:
-    such twins stand within single batches or within the evaluation, too, and nothing is said then, unless nearly all
-    numbers of the evaluation differ: then equal examples are copies, as oversampling makes them.
+    and that on held-out data in passes of their own. A pass over all data at once, for a plot. Data in which different
+    examples are equal, as one-hot states or short integer sequences are: such twins stand within single batches or
+    within the evaluation, too, and nothing is said then, unless nearly all numbers of the evaluation differ: then equal
+    examples are copies, as oversampling makes them.
     ## What to do
     Split by example before anything else is done: before augmenting, oversampling, or cutting windows.
     """
