@@ -96,6 +96,17 @@ def test_one_of_several_inputs_that_is_ignored(function, outcome, subject):
     assert (probe.outcome, probe.subject) == (outcome, subject)
 
 
+def test_predictions_that_are_not_finite_say_nothing_of_the_input():
+    probe = probed(
+        "input-independence",
+        Call(lambda m, x: m.a(x) / 0, a=linear(4, 3)),
+        randn(8, 4),
+        target=randn(8, 3),
+        loss=F.mse_loss,
+    )
+    assert (probe.outcome, probe.reason) == ("", "the predictions are not finite")
+
+
 def test_data_that_come_by_another_way_are_not_called_ignored():
     hidden = randn(8, 4)
     probe = probed(

@@ -19,6 +19,9 @@ def probe(bench: Bench) -> Iterator[Probe]:
     if not pairs:
         msg = "needs a loss function of torch whose targets are data and differ among the examples"
         raise NotMade(msg)
+    if not all(t.isfinite().all() for t in (bench.base[p.prediction] for p in pairs)):
+        msg = "the predictions are not finite"
+        raise NotMade(msg)
     known = {leaf.index for leaf in bench.inputs} | {pair.leaf.value for pair in bench.pairs}
     if any(_holds_data(leaf) and leaf.index not in known for leaf in bench.tape.leaves.values()):
         msg = "data reach the loss that are neither arguments of the model nor targets"
