@@ -96,6 +96,12 @@ def test_one_of_several_inputs_that_is_ignored(function, outcome, subject):
     assert (probe.outcome, probe.subject) == (outcome, subject)
 
 
+def test_values_that_leave_torch_and_come_back_are_not_called_ignored():
+    model = Call(lambda m, x: m.a(torch.tensor((x * 2).tolist())), a=linear(4, 3))
+    probe = probed("input-independence", model, randn(8, 4), target=classes(3, 8))
+    assert (probe.outcome, probe.reason) == ("", "values leave torch in the step, and may come back")
+
+
 def test_predictions_that_are_not_finite_say_nothing_of_the_input():
     probe = probed(
         "input-independence",
@@ -373,6 +379,7 @@ def test_a_loss_by_hand_says_what_it_compares():
         (lambda p, y: p.logsumexp(0).mean() - p.gather(1, y[:, None]).mean(), "slip", "log-sum-exp over the examples"),
         (lambda p, y: -p.log_softmax(0).gather(1, y[:, None]).mean(), "slip", "softmax over the examples"),
         (lambda p, y: -p.softmax(1).gather(1, y[:, None]).mean(), "slip", "without its logarithm"),
+        (lambda p, y: p.log_softmax(1).gather(1, y[:, None]).mean(), "negated", "cross-entropy"),
         (lambda p, y: (1 + p - p.gather(1, y[:, None])).relu().mean(), "", ""),
     ],
 )

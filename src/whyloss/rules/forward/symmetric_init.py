@@ -19,6 +19,7 @@ class SymmetricInit(Rule):
     ## What it detects
     All rows of a weight that another layer follows (of each gate, if it is a recurrent one) are equal before updates 0,
     1 and 2, although it moved in between.
+    Or a hidden weight starts filled with one number, not 0, and never has a gradient, as behind saturated units.
     Also a network that can't even move: the rows of all its weights, of two and more, are equal, and their gradient is
     exactly 0 at every update. Two factors in a network that moves are zero-gradient's.
     ## Why it matters
@@ -35,7 +36,7 @@ class SymmetricInit(Rule):
     boundary = Boundary.FORWARD
     explains = (
         *("loss-flat", "loss-at-baseline", "zero-gradient", "vanishing-gradient", "dead-relu"),
-        *("plateau-high", "underfitting", "lr-too-low"),
+        *("plateau-high", "underfitting", "lr-too-low", "saturated-activation", "loss-off-baseline"),
     )
     change = "Initialise the weights at random (Kaiming or Xavier); only biases and a last layer may start constant."
     verify = "Run again: rows/spread of every hidden weight is above 0 before update 0."
@@ -52,14 +53,15 @@ class SymmetricInit(Rule):
         if not seen:
             yield self.skipped(f"needs {self.looks} looks at the rows of a weight that is trained")
             return
-        moving = [t for t in seen if _followed(trace, t) and self._moves_as_one(trace, t)]
+        followed = [t for t in seen if _followed(trace, t)]
+        moving = [t for t in followed if self._moves_as_one(trace, t) or _constant(trace, t)]
         found = sorted(moving or self._stuck(trace, seen), key=trace.depth)
         if not found:
             yield self.passed(f"the rows of {len(seen)} weights differ, or part when they move")
             return
         first, spread = found[0], trace.signal(f"rows/spread[{found[0].name}]")
         assert spread is not None
-        how = "although it moves" if moving else "and their gradient is exactly 0"
+        how = "and their gradient is exactly 0" if _never_pulled(trace, first) else "although it moves"
         more = f", as are those of {len(found) - 1} more" if len(found) > 1 else ""
         yield self.finding(
             f"the {_units(first)} units of {first.name} are identical at updates 0 to {spread.steps[-1]} {how}{more}",
@@ -104,6 +106,8 @@ class SymmetricInit(Rule):
             "update/norm[fc1.weight]": np.minimum(steps, 1.0) * 1e-3,
             "grad/norm[fc1.weight]": np.minimum(steps, 1.0),
         }
+        filled = {"fc1.weight": {"std": 0.0, "largest": 1.0}}
+        ones = {rows[0]: 0.0, "grad/norm[fc1.weight]": 0.0, "update/norm[fc1.weight]": 0.0}
         slow = {rows[0]: 1e-7 * steps, "update/norm[fc1.weight]": 1e-6}
         return (
             fires("rows of two layers stay equal", sample_run(signals={rows[0]: 0.0, rows[1]: 1e-8}), Severity.ERROR),
@@ -113,6 +117,7 @@ class SymmetricInit(Rule):
             fires("one hidden layer", sample_run(signals={rows[0]: 0.0}), Severity.ERROR),
             fires("four updates are enough", sample_run(4, signals={rows[0]: 0.0}), Severity.ERROR),
             fires("all zero: only the last bias moves", sample_run(signals=still | same | bias), Severity.ERROR),
+            fires("all ones, behind which tanh is flat", sample_run(signals=ones, changed=filled), Severity.ERROR),
             silent("near miss: zero-initialised last layer", sample_run(signals={rows[2]: parts})),
             silent("near miss: low-rank factors that start at 0", sample_run(signals={rows[0]: parts, rows[1]: parts})),
             silent("near miss: zero branch, rate 0 for ten updates", sample_run(signals=warm)),
@@ -133,6 +138,13 @@ def _followed(trace: Trace, t: Tensor) -> bool:
     if trace.depth(t) >= 0:
         return any(trace.depth(o) > trace.depth(t) for o in trace.tensors if len(o.shape) > 1)
     return any(len(o.shape) > 1 for o in trace.tensors[trace.tensors.index(t) + 1 :])
+
+
+def _constant(trace: Trace, t: Tensor) -> bool:
+    """Filled with one number that is not 0, and still so after updates of others: its units are saturated, or dead."""
+    spread = trace.signal(f"rows/spread[{t.name}]")
+    filled = t.std == 0.0 and bool(t.largest) and spread is not None and bool(np.all(spread.high == 0))
+    return filled and _never_pulled(trace, t)
 
 
 def _never_pulled(trace: Trace, t: Tensor) -> bool:

@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
+from whyloss.core.probe import made
 from whyloss.core.run import Run, Trace
-from whyloss.core.sample import falling, sample_tensors
+from whyloss.core.sample import falling, sample_run, sample_tensors, with_probe
 from whyloss.core.sample_graph import F, SampleGraph, T
 from whyloss.core.step_graph import Op, StepGraph
 from whyloss.core.terms import Term, terms
 from whyloss.rules.recorded import Sight, at, look, sample_recorded
 from whyloss.rules.rule import Example, Rule, fires, silent
+
+PROBE = "independent-loss"
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class LossSign(Rule):
     ## What it detects
     In a recorded step, every loss function of torch that the loss is made of (cross-entropy, squared error, …) is
     negated on its way to `backward`: by a minus, `1 - loss`, a negative factor, or an optimizer with `maximize=True`.
+    Or a loss that is written by hand equals minus a cross-entropy or squared error, computed once more.
     ## Why it matters
     Each step raises what is to be small. The number that is printed falls, without bound, while predictions get worse.
     ## What else looks like this
@@ -48,7 +52,30 @@ class LossSign(Rule):
             elif trace.trained and not any(t.kind for t in trace.trained):
                 yield self.skipped("what is trained belongs to no module: it may be an input that is to mislead one")
             else:
-                yield from self._judge(trace)
+                yield from self._by_hand(run, trace) or self._judge(trace)
+
+    def _by_hand(self, run: Run, trace: Trace) -> list[Outcome]:
+        """Of a loss that no function of torch makes: an experiment has compared its value."""
+        probes = made(run.probes, trace.index, PROBE)
+        ascends = trace.settings.get("maximize") is True
+        if (
+            not probes
+            or probes[-1].outcome not in ("agrees", "negated")
+            or (probes[-1].outcome == "negated") == ascends
+        ):
+            return []
+        what, value = probes[-1].subject, probes[-1].number("loss")
+        how = f"and {trace.optimizer} has maximize=True" if ascends else "that is negated"
+        return [
+            self.finding(
+                f"the loss is the {what}, written by hand, {how}: it is made larger by the updates, not smaller",
+                Evidence("loss", value, "below 0" if ascends else "above 0", "", (probes[-1].step,)),
+                severity=Severity.ERROR,
+                place=probes[-1].place,
+                first_step=probes[-1].step,
+                certain=True,
+            )
+        ]
 
     def _judge(self, trace: Trace) -> Iterator[Outcome]:
         ascends = trace.settings.get("maximize") is True
@@ -67,6 +94,8 @@ class LossSign(Rule):
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
+        by_hand, value = sample_run(objectives=()), {"loss": -2.3}
+        upward = sample_run(objectives=(), settings={"maximize": True})
         down = -falling(60, 0.2, 90.0)
         foreign = [replace(t, key=t.key + 100) for t in sample_tensors()]
         other = replace(sample_recorded(loss=falling(60, 1.0), tensors=foreign).traces[0], index=1)
@@ -77,6 +106,9 @@ class LossSign(Rule):
             fires("times -1", sample_recorded(_step("mul", -1.0), loss=down), Severity.ERROR),
             fires("one minus the loss", sample_recorded(_step("__rsub__", 1), loss=down), Severity.ERROR),
             fires("an optimizer that maximises", sample_recorded(_step(), settings={"maximize": True}), Severity.ERROR),
+            fires("minus a cross-entropy by hand", with_probe(by_hand, PROBE, "negated", value), Severity.ERROR),
+            silent("near miss: the same, and maximize", with_probe(upward, PROBE, "negated", value)),
+            silent("near miss: a cross-entropy by hand", with_probe(by_hand, PROBE, "agrees", value)),
             silent("near miss: two minus signs", sample_recorded(_step("neg", None, "neg"))),
             silent("near miss: plain", sample_recorded(_step("mul", 0.5))),
             silent("near miss: minus, and maximize", sample_recorded(_step("neg"), settings={"maximize": True})),

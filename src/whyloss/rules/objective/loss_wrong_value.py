@@ -45,7 +45,8 @@ class LossWrongValue(Rule):
             if not probes:
                 yield self.skipped(why_not(run.probes, trace.index, PROBE))
             elif probes[-1].outcome != "slip":
-                yield self.passed(f"the loss is a {probes[-1].subject}, computed again in float64")
+                sign = "minus " if probes[-1].outcome == "negated" else ""
+                yield self.passed(f"the loss is {sign}a {probes[-1].subject}, computed again in float64")
             else:
                 yield self._found(trace, probes[-1])
 

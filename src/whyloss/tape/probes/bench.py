@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from whyloss.core.step_graph import GRAD, StepGraph
 from whyloss.tape.graph import step_graph
 from whyloss.tape.labels import with_labels
 from whyloss.tape.replay import Player, quiet
-from whyloss.tape.tape import BACKWARD, Context, Leaf, Op, Role, Tape
+from whyloss.tape.tape import BACKWARD, READS, Context, Leaf, Op, Role, Tape
 
 ROUNDING = 64.0  # units in the last place: what the order of a sum may change
 MOST_BYTES = 2**28  # of values that are kept for a comparison
@@ -49,6 +50,9 @@ class Bench:
     def __init__(self, tape: Tape, cost: float, seconds: float, given: int = 0) -> None:
         self.tape, self.cost, self.left, self.given = with_labels(tape), cost, seconds, given
         self.graph: StepGraph = step_graph(self.tape)
+        self.leaves_torch = any(
+            prod(tape.values[n].shape) > 1 for op in tape.aside if op.name in READS for n in op.inputs
+        )
         self.generator = torch.Generator().manual_seed(20230301)  # the user's own is never drawn from
         self._players: dict[frozenset[int], Player] = {}
 

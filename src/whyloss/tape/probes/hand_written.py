@@ -53,16 +53,18 @@ SQUARED_MEAN = "the square of the mean difference"
 
 
 def probe(bench: Bench) -> Iterator[Probe]:
-    """`slip`: the loss equals, to 1e-4, a known wrong form, and not the right one. `agrees`: a right one."""
+    """`slip`: the loss equals, to 1e-4, a known wrong form, and not the right one. `agrees`: a right one; `negated`:
+    minus that."""
     if bench.graph.loss_ops or len(bench.tape.losses) != 1:
         msg = "the loss is a function of torch" if bench.graph.loss_ops else "there are several losses"
         raise NotMade(msg)
     loss, sides, of_classes = _sides(bench)
-    names = [_named(RIGHT, p, y, loss) for p, y in sides] + [_named(OF_CLASSES, p, y, loss) for p, y in of_classes]
-    if found := next(filter(None, names), ""):
-        yield bench.made(NAME, "agrees", {"loss": loss}, subject=found)
-        return
     place = bench.graph.ends[0].place
+    for outcome, value in (("agrees", loss), ("negated", -loss)):
+        names = (_named(forms, p, y, value) for forms, of in ((RIGHT, sides), (OF_CLASSES, of_classes)) for p, y in of)
+        if found := next(filter(None, names), ""):
+            yield bench.made(NAME, outcome, {"loss": loss}, subject=found, place=place)
+            return
     for predicted, target in of_classes:
         if found := _named(SLIPS_OF_CLASSES, predicted, target, loss):
             right = F.cross_entropy(predicted, target)

@@ -30,6 +30,7 @@ def probe(bench: Bench) -> Iterator[Probe]:
         if not bench.given:
             msg = "no data are given to the model"
             raise NotMade(msg)
+        _stays_in_torch(bench)
         yield bench.made(NAME, "ignored", {"inputs": 0, "given": bench.given, "change": 0.0}, place=pairs[0].op.place)
         return
     if all(torch.equal(leaf.value, leaf.value.roll(1, 0)) for leaf in bench.inputs):
@@ -39,9 +40,17 @@ def probe(bench: Bench) -> Iterator[Probe]:
     real = [leaf for leaf in bench.inputs if leaf.value.is_floating_point()] if change and len(bench.inputs) > 1 else []
     apart = [leaf for leaf in real[:MOST_APART] if not _change_with_others(bench, pairs, (leaf,))]
     outcome = "partly" if apart else "used" if change else "ignored"
+    if outcome != "used":
+        _stays_in_torch(bench)
     named = apart or bench.inputs
     names, place = ", ".join(leaf.name for leaf in named), bench.place_of(named[0])
     yield bench.made(NAME, outcome, {"inputs": len(bench.inputs), "change": change}, subject=names, place=place)
+
+
+def _stays_in_torch(bench: Bench) -> None:
+    if bench.leaves_torch:
+        msg = "values leave torch in the step, and may come back"
+        raise NotMade(msg)
 
 
 def _holds_data(leaf: Leaf) -> bool:
