@@ -1,6 +1,6 @@
 """The programs of corpus/ under other tools, in an environment of their own (benchmarks/.peers, made at the first run).
 
-    .venv/bin/python benchmarks/peers.py [--split tune|test] [--only NAME]
+    .venv/bin/python benchmarks/peers.py [--split tune|test] [--only NAME] [--every N] [--tool NAME]
 
 Each tool is attached as its documentation says (peer_tools/sitecustomize.py); what its messages mean is a generous
 table (peer_tools/messages.py). The versions stand in pyproject.toml, extra bench-peers.
@@ -32,6 +32,7 @@ TOOLS = Path(__file__).parent / "peer_tools"
 VENV = Path(__file__).parent / ".peers"
 NEEDS = ("torch==2.13.0", "numpy", "scikit-learn", "pandas", "plotly", "jinja2", "click", "rich", "transformers")
 PATIENCE = 120  # seconds a program
+FIGURES = ("faulty", "first", "first three", "healthy", "alarms on healthy", "crashes", "seconds")
 
 
 @dataclass(frozen=True)
@@ -106,16 +107,21 @@ def run(tool: str, program: Path) -> Said:
     )
 
 
-def compare(truths: Iterable[Any], workers: int, console: Console) -> dict[str, Any]:
-    """Runs every installed tool over the programs; prints a table, gives its figures. `truths`: of detection.py."""
+def compare(
+    truths: Iterable[Any], workers: int, console: Console, tools: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Runs every installed tool, or only these, over the programs; prints a table, gives its figures. `truths`: of
+    detection.py."""
     truths = list(truths)
-    state = environment(console)
+    state = {tool: why for tool, why in environment(console).items() if tools is None or tool in tools}
     found: dict[str, Any] = {}
     for tool, missing in state.items():
         if missing:
             found[tool] = {"not installed": missing}
             continue
         found[tool] = _figures(tool, truths, _run_all(tool, truths, workers, console))
+        figures = ", ".join(f"{k} {found[tool][k]}" for k in FIGURES)
+        console.print(f"{tool}: {figures}", highlight=False)
     _print(found, console)
     return found
 
@@ -153,12 +159,11 @@ def _figures(tool: str, truths: Sequence[Any], said: dict[str, Said]) -> dict[st
 
 def _print(found: dict[str, Any], console: Console) -> None:
     table = Table("tool", "faulty", "first", "first three", "healthy", "alarms", "crashes", "seconds")
-    keys = ("faulty", "first", "first three", "healthy", "alarms on healthy", "crashes", "seconds")
     for tool, figures in found.items():
         if "not installed" in figures:
             table.add_row(tool, f"not installed: {figures['not installed']}")
         else:
-            table.add_row(tool, *(str(figures[k]) for k in keys))
+            table.add_row(tool, *(str(figures[k]) for k in FIGURES))
     console.print(table)
     for tool, figures in found.items():
         for message in figures.get("unmapped", [])[:5]:
@@ -173,10 +178,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", choices=("tune", "test"))
     parser.add_argument("--only", default="", help="programs whose name or cause holds this")
+    parser.add_argument("--every", type=int, default=1, help="each so many programs one: all of them take hours")
+    parser.add_argument("--tool", action="append", help="this tool alone; may be given several times")
     given = parser.parse_args()
     chosen = (t for t in read_truth() if given.split in (None, t.split))
-    truths = [t for t in chosen if any(given.only in name for name in (t.program, *t.causes))]
-    found = compare(truths, os.cpu_count() or 1, Console())
+    truths = [t for t in chosen if any(given.only in name for name in (t.program, *t.causes))][:: given.every]
+    found = compare(truths, os.cpu_count() or 1, Console(), given.tool)
     results = Path(__file__).parent / "results" / "peers.json"
     results.parent.mkdir(exist_ok=True)
     results.write_text(json.dumps(found, indent=1))

@@ -20,9 +20,9 @@ class LossSpikes(Rule):
 
     ## What it detects
     Single losses above `times` the median of their neighbours, and above it by more than `noises` deviations of the
-    noise, in at most `share` of the updates. An alarm only where after `many` of them and more the next
-    losses are still `lasting` times as high as before (the weights were thrown, it is not the batch alone), and they
-    raise the mean loss of a run that learns by more than `cost` of where it began.
+    noise, in at most `share` of the updates. An alarm only where after `many` of them and more, and after `part` of
+    them, the next losses are still `lasting` times as high as before (the weights were thrown, it is not the batch
+    alone), and they raise the mean loss of a run that learns by more than `cost` of where it began.
     ## Why it matters
     A step on a bad batch, or one that is too large for the place, throws the weights; an optimizer's moments carry that
     on for many steps.
@@ -54,6 +54,7 @@ class LossSpikes(Rule):
     noises: float = threshold(10.0, unit="deviations", why="heavy-tailed batch losses reach six")
     share: float = threshold(0.25, unit="of the updates", why="more of them are a part of the level itself")
     many: int = threshold(3, unit="spikes", why="one or two may be single examples")
+    part: float = threshold(0.25, unit="of the spikes", why="in heavy-tailed data one in eighteen came after another")
     lasting: float = threshold(
         2.0, unit="times the level before", why="a hard batch leaves the next ones where they were"
     )
@@ -83,14 +84,15 @@ class LossSpikes(Rule):
         top = int(np.argmax(np.where(far, excess, -np.inf)))
         mean = float(np.where(far, loss.values - around, 0.0)[10:].mean())
         thrown = _lasting(loss.values, first, self.lasting)
-        hurts = thrown >= self.many and mean > self.cost * abs(start) and learned(trace)
+        least = max(self.many, self.part * len(first))  # of many, some fall together by chance
+        hurts = thrown >= least and mean > self.cost * abs(start) and learned(trace)
         return self.finding(
             f"the loss jumps {len(first)} times, up to {loss.high[top]:.4g} among neighbours at {around[top]:.4g}; "
             f"that raises its mean by {mean:.3g}",
             Evidence("updates of the first spikes", where, None, "", tuple(int(loss.steps[i]) for i in first[:6])),
             Evidence("highest, over its neighbours", float(loss.high[top] / around[top]), self.times, "times"),
             Evidence("what the spikes add to the mean loss", mean, self.cost * abs(start)),
-            Evidence("spikes after which the loss is still high", thrown, self.many - 1),
+            Evidence("spikes after which the loss is still high", thrown, f"below {least:.3g}"),
             severity=Severity.WARNING if hurts else Severity.INFO,
             place=trace.loss_place,
             first_step=int(loss.steps[first[0]]),
@@ -100,6 +102,7 @@ class LossSpikes(Rule):
     def examples(cls) -> tuple[Example, ...]:
         steps = np.arange(400)
         calm = falling(400)
+        tail = (steps % 20 == 19) | np.isin(steps // 20, (5, 9, 14)) & (steps % 20 > 14)
         return (
             fires(
                 "40 at every 50th update, which takes ten to come back",
@@ -107,6 +110,7 @@ class LossSpikes(Rule):
                 Severity.WARNING,
             ),
             silent("near miss: batches of heavy-tailed data", sample_run(loss=np.where(steps % 50 == 49, 40.0, calm))),
+            silent("near miss: heavy tails, three by three", sample_run(loss=np.where(tail, 40.0, calm))),
             silent("near miss: 1.9 at every 50th", sample_run(loss=np.where(steps % 50 == 49, 1.9, calm))),
             silent(
                 "near miss: a growing loss, as of Q-learning",

@@ -1,5 +1,6 @@
 """overfitting."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from whyloss.core.evaluation import evaluation_losses, evaluation_scores
 from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Severity
-from whyloss.core.levels import own_loss, says_nothing
+from whyloss.core.levels import baselines, own_loss, says_nothing
 from whyloss.core.run import Run
 from whyloss.core.sample import falling, sample_run
 from whyloss.core.series import Floats, Series, noise
@@ -23,8 +24,8 @@ class Overfitting(Rule):
     ## What it detects
     An evaluation series whose level at the end is above its lowest by more than `share` of it and by more than its own
     noise, reached after the training loss had fallen by `gained` more since that lowest point. An alarm where it lost
-    again more than `lost` of what it had gained by then, and, where an accuracy on held-out data was logged and has
-    not fallen, more than `confident` of it; else an info.
+    again more than `lost` of what had been gained by then, since its first point or since the training began, and,
+    where an accuracy on held-out data was logged and has not fallen, more than `confident` of it; else an info.
     ## Why it matters
     What is learned since then holds for the training examples alone: the model gets worse at what it is for.
     ## What else looks like this
@@ -56,6 +57,7 @@ class Overfitting(Rule):
     confident: float = threshold(
         0.25, unit="of what was gained", why="the same by overconfidence alone: no more while the accuracy holds"
     )
+    alike: float = threshold(10.0, unit="times", why="beyond it the two losses are not of one kind, a sum and a mean")
     points: int = threshold(5, unit="evaluations", why="fewer points show no turn")
     noises: float = threshold(3.0, unit="deviations of the noise", why="one in a thousand by chance")
 
@@ -82,7 +84,10 @@ class Overfitting(Rule):
         then, now = _level(train, turned), _level(train, int(s.steps[-1]))
         if then - now <= self.gained * abs(then):
             return None
-        gained = max(float(s.values[0]) - lowest, 0.0)
+        began = (
+            _level(train, 0) if self.alike > then / lowest > 1 / self.alike else lowest
+        )  # evaluated late for the first time
+        gained = max(float(s.values[0]), began) - lowest
         limit = (self.confident if _holds(run, turned) else self.lost) * gained
         return self.finding(
             f"{name} rose from {lowest:.4g} to {end:.4g} while the training loss fell from {then:.4g} to {now:.4g}",
@@ -92,6 +97,11 @@ class Overfitting(Rule):
             place=run.traces[0].loss_place if run.traces else None,
             first_step=turned,
         )
+
+    def _began(self, run: Run, train: Series, ratio: float) -> float:
+        """The training loss before anything was learned, where it is of the evaluation's kind: that may begin late."""
+        known = [baselines(trace)[0].value for trace in run.traces[:1] if baselines(trace)]
+        return min([_level(train, 0), *known]) if self.alike > ratio > 1 / self.alike else -math.inf
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
@@ -110,6 +120,10 @@ class Overfitting(Rule):
             fires("the same, though the accuracy improves", run(np.r_[down, up], scores=better), Severity.WARNING),
             fires("a drift while the accuracy falls", run(np.r_[down, drift], scores=better[::-1]), Severity.WARNING),
             silent("near miss: a drift, and the accuracy improves", run(np.r_[down, drift], scores=better)),
+            silent(
+                "near miss: a drift by a thirtieth of what was gained before the first evaluation",
+                run(np.r_[np.full(3, 0.13), np.linspace(0.12, 0.19, 16)]),
+            ),
             silent("near miss: both fall", run(np.geomspace(2.0, 0.4, 19))),
             silent("near miss: a noisy level", run(np.r_[down, wobble[7:] * 2])),
             silent("near miss: 0.02 back of 2", run(np.r_[np.geomspace(2.0, 0.03, 7), np.linspace(0.03, 0.05, 12)])),
