@@ -123,6 +123,23 @@ def test_an_evaluation_loss_may_be_computed_where_gradients_are_on_again(tmp_pat
     assert run.metrics["loss/eval[0]"].values == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("lines", [1, 2])
+def test_one_function_that_is_called_for_two_sets_makes_two_evaluations(tmp_path, lines):
+    def evaluate(model, low, high):
+        return sum(model(X[k : k + 20]).sum().item() for k in range(low, high, 20))
+
+    def after(model):
+        with torch.no_grad():
+            if lines == 1:
+                return evaluate(model, 0, 80), evaluate(model, 80, 120)
+            trained = evaluate(model, 0, 80)
+            held_out = evaluate(model, 80, 120)
+            return trained, held_out
+
+    first, second = observe(tmp_path, lambda: fit(Net(), loader(0, 80), epochs=3, after=after)).evaluations
+    assert [(e.distinct, e.shared, e.sweeps, e.passes) for e in (first, second)] == [(80, 80, 3, 12), (40, 0, 3, 6)]
+
+
 @pytest.mark.parametrize(("cuts", "mixed"), [([(0, 80), (80, 120)], 0), ([(0, 60), (60, 120)], 1)])
 def test_passes_with_trained_and_other_examples_are_told_from_passes_of_either(tmp_path, cuts, mixed):
     def after(model):

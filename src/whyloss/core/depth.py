@@ -12,6 +12,7 @@ from whyloss.core.sample import sample_modules, sample_run, sample_tensors
 from whyloss.core.series import Floats
 
 LAYERS = ("Linear", "Conv", "LazyLinear", "LazyConv", "Bilinear")  # kinds of module, by how they begin
+ALTERNATING = 8  # layers from which pairs of them show a trend
 FEWEST = 4  # layers: fewer make no slope
 DEEP = 5  # the same for activations, whose first and last layers have widths of their own
 STEADY = 0.75  # of the layers go the same way: a geometric change does so at nearly every layer
@@ -86,13 +87,14 @@ def slope_along(values: Floats) -> Slope:
     v = values[at]
     i, j = np.triu_indices(len(v), 1)
     per = float(np.median((v[j] - v[i]) / (at[j] - at[i])))
-    steps = np.diff(v)
+    steps, pairs = np.diff(v), v[2:] - v[:-2]  # two by two where layers alternate, as in residual blocks
+    steady = [float(np.mean(np.sign(d) == np.sign(per))) for d in (steps, pairs if len(v) >= ALTERNATING else steps)]
     way = float(v[-1] - v[0])
     with np.errstate(over="ignore"):
         return Slope(
             per_layer=float(np.exp(per)),
             total=float(np.exp(way)),
-            steady=float(np.mean(np.sign(steps) == np.sign(per))),
+            steady=max(steady),
             jump=float(np.max(np.abs(steps)) / abs(way)) if way else np.inf,
         )
 

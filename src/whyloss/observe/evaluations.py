@@ -1,11 +1,11 @@
 """The passes without gradients that a script makes of its model, told apart by the lines that led to them."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -88,7 +88,6 @@ class Evaluations:
         self._groups: dict[Any, _Group] = {}
         self._group: _Group | None = None  # of the sweep that is running
         self._swept = 0  # its passes
-        self._at: tuple[Any, ...] = ()  # where its last pass was called
         self._searching: Draws | None = None
 
     def begins(self, module: nn.Module, args: Any, kwargs: Any, fresh: Source | None) -> None:
@@ -97,10 +96,9 @@ class Evaluations:
         if group is None:
             return
         if before is not group:
-            at = self._at
             self.sweep_ends()
             self._losses.forget()
-            self._group, self._at, self._swept = group, at, 0
+            self._group, self._swept = group, 0
             group.batch, group.sweeps, group.mixed = None, group.sweeps + 1, 0
         self._losses.watch()
         self._swept += 1
@@ -140,7 +138,7 @@ class Evaluations:
         self._losses.off = True
 
     def sweep_ends(self) -> None:
-        group, self._group, self._at = self._group, None, ()
+        group, self._group = self._group, None
         if group is None:
             return
         value, calls = self._losses.take()
@@ -164,13 +162,14 @@ class Evaluations:
         self._arriving.clear()
 
     def _group_of(self, module: nn.Module, fresh: Source | None) -> _Group | None:
-        """By the frames that called; within a sweep, and with no other source, the innermost one is enough."""
+        """By the line that called, and the very calls that led there: one line may evaluate on two sets of data."""
         source = fresh if fresh is not None else self._group.source if self._group else None
-        at = (id(module), id(source), *_lines(islice(user_frames(sys._getframe(1)), 1)))
-        if self._group is not None and at == self._at:
-            return self._group
         frames = list(islice(user_frames(sys._getframe(1)), DEPTH))
-        self._at, key = at, (id(module), id(source), *_lines(frames))
+        key = (
+            id(module),
+            id(source),
+            *(_call(f.f_code, f.f_lasti) if i else (f.f_code, f.f_lineno) for i, f in enumerate(frames)),
+        )
         if key not in self._groups and len(self._groups) < MOST_EVALUATIONS:
             self._groups[key] = _Group(self._described(module, frames), source, _searchable(module))
         return self._groups.get(key)
@@ -211,8 +210,10 @@ def _evaluated_on(group: _Group, trained: set[int], numbers: list[int]) -> None:
     group.batch = whole
 
 
-def _lines(frames: Iterable[FrameType]) -> list[tuple[str, int]]:
-    return [(f.f_code.co_filename, f.f_lineno) for f in frames]
+@lru_cache(maxsize=4096)
+def _call(code: CodeType, at: int) -> tuple[CodeType, Any]:
+    """The place in the source of the call that runs there: the instruction itself may move as the interpreter adapts."""
+    return code, next(islice(code.co_positions(), at // 2, None), at)
 
 
 def _active(module: nn.Module) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from whyloss.core.feed import Fed, Loader
+from whyloss.core.feed import Evaluation, Fed, Loader
 from whyloss.core.finding import Boundary, Evidence, Finding, Outcome, Place, Severity
 from whyloss.core.run import Run
 from whyloss.core.sample import sample_run
@@ -22,9 +22,10 @@ class DuplicateBatches(Rule):
     ## Why it matters
     The network is trained on a part of the data and memorises it. The loss looks excellent, an evaluation does not.
     ## What else looks like this
-    Training on all data at once, or on one batch on purpose: the batch is made once, before the loop. Epochs: each
-    round of the loader has every batch once. Sampling with replacement or by weight. Data of few distinct examples,
-    as one-hot states are: batches of them differ in their order. None of them is reported.
+    Training on all data at once, or on one batch on purpose: the batch is made once, before the loop, and nothing is
+    evaluated on other data. Epochs: each round of the loader has every batch once. Sampling with replacement or by
+    weight. Data of few distinct examples, as one-hot states are: batches of them differ in their order. None of them
+    is reported.
     ## What to do
     Make the iterator once an epoch: `for batch in loader`. Move the index of a slice on. Give each worker of an
     iterable data set its own part (`torch.utils.data.get_worker_info()`), and its own seed.
@@ -46,7 +47,9 @@ class DuplicateBatches(Rule):
         if fed is None or fed.passes < self.passes:
             yield self.skipped(f"needs {self.passes} training batches")
             return
-        found = self._first_batch(fed) or self._same_slice(fed) or self._within_a_round(fed)
+        found = (
+            self._first_batch(fed) or self._same_slice(fed) or self._within_a_round(fed) or self._made_once(run, fed)
+        )
         yield found or self.passed(f"{fed.distinct} distinct examples in {fed.passes} training batches")
 
     def _first_batch(self, fed: Fed) -> Finding | None:
@@ -61,6 +64,22 @@ class DuplicateBatches(Rule):
             f"every step takes the first batch of a new iterator: {fed.distinct} of {loader.examples} examples used",
             Evidence("distinct examples", fed.distinct, loader.examples),
             Evidence("iterators made for as many batches", loader.rounds, None, f"for {loader.batches} batches"),
+            place=loader.place,
+        )
+
+    def _made_once(self, run: Run, fed: Fed) -> Finding | None:
+        """On purpose, to see whether one batch can be learned; but then nothing is evaluated on other data."""
+        loader = fed.loader
+        if loader is None or loader.examples is None or loader.batches > 1 or fed.distinct > fed.size:
+            return None
+        elsewhere = [e for e in run.evaluations if e.held_out and e.distinct >= self.passes]
+        if loader.examples < self.larger * fed.size or not elsewhere:
+            return None
+        return self._found(
+            f"every step trains on the one batch that was taken from the loader, {fed.distinct} of {loader.examples} "
+            "examples, and other data are evaluated on",
+            Evidence("distinct examples", fed.distinct, loader.examples),
+            Evidence("batches taken from the loader", loader.batches, None, f"for {fed.passes} passes"),
             place=loader.place,
         )
 
@@ -98,12 +117,17 @@ class DuplicateBatches(Rule):
             fields = {"passes": 100, "examples": 3200, "distinct": 640, "size": 32, "of_loader": 100}
             return replace(sample_run(), fed=Fed(**(fields | fed), loader=facts))
 
+        once = run({"rounds": 1, "batches": 1}, distinct=32)
+        held_out = (Evaluation(index=0, distinct=200),)
         return (
+            fires(
+                "one batch before the loop, and an evaluation", replace(once, evaluations=held_out), Severity.WARNING
+            ),
             fires("next(iter(loader)) at every step", run({"rounds": 100}, distinct=32), Severity.WARNING),
             fires("the same slice at every step", run(distinct=32, same_slice=99, whole=640, of_loader=0)),
             fires("two workers that give the same", run({"workers": 2, "examples": None}, repeated=50, distinct=320)),
             silent("near miss: five epochs", run()),
-            silent("near miss: one batch, taken once before the loop", run({"rounds": 1, "batches": 1}, distinct=32)),
+            silent("near miss: one batch, taken once before the loop", once),
             silent("near miss: next(iter(loader)) of a shuffled loader", run({"rounds": 100})),
             silent("near miss: all data at once", run({"examples": 32, "rounds": 100}, distinct=32)),
             silent("near miss: with replacement", run({"replacement": True}, repeated=40)),

@@ -41,6 +41,7 @@ class InputIgnored(Rule):
         *("dead-relu", "input-constant", "activation-collapse", "saturated-activation", "softmax-wrong-axis"),
         *("lr-zero", "update-not-landing", "optimizer-missing-parameters", "frozen-parameters", "lr-too-high"),
         *("output-range", "lr-schedule-collapsed", "nonfinite-forward", "input-unscaled", "vanishing-gradient"),
+        *("activation-explosion", "exploding-gradient", "bad-init-scale", "symmetric-init"),
     )
     change = "Follow the input through forward() up to the prediction, and let it through where it is lost."
     verify = "Call the model on two different batches: the outputs differ."

@@ -51,6 +51,9 @@ class LabelsUninformative(Rule):
             "update-lost-to-precision",
         ),
         *("class-imbalance", "dropout-always-on", "lr-schedule-collapsed", "weight-decay-dominates", "target-shift"),
+        *("missing-nonlinearity", "symmetric-init", "dead-relu", "zero-gradient", "vanishing-gradient", "output-range"),
+        *("saturated-activation", "bad-init-scale", "loss-broadcast", "loss-sign", "loss-wrong-value", "padding-leak"),
+        *("softmax-before-cross-entropy", "sigmoid-before-bce-with-logits", "loss-target-mismatch", "label-range"),
         *("optimizer-recreated", "accumulation-scale", "detached-parameters", "duplicate-batches", "scaler-collapsed"),
     )
     change = "Pair inputs and labels again: print some side by side, and look for what reorders one of them alone."

@@ -67,10 +67,12 @@ class ActivationExplosion(Rule):
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
+        blocks = [size for k in range(10) for size in (4.0**k, 3.0 * 4.0**k * 0.3)]
         grow, mild, jump = [4.0**k for k in range(8)], [1.3**k for k in range(10)], [1.0] * 5 + [1e5] * 5
         return (
             fires("four times a layer", sample_sizes(grow, flat(200, 1e4)), Severity.WARNING),
             fires("it overflows", sample_sizes(grow, [1e6, 1e9, float("nan"), float("nan")]), Severity.WARNING),
+            fires("residual blocks, whose layers alternate", sample_sizes(blocks, flat(200, 1e9)), Severity.WARNING),
             silent("near miss: the same in a run that learns", sample_sizes(grow, falling(200))),
             silent("near miss: 1.3 a layer", sample_sizes(mild, flat(200))),
             silent("near miss: one layer makes the whole growth", sample_sizes(jump, flat(200))),
