@@ -165,11 +165,8 @@ class Evaluations:
         """By the line that called, and the very calls that led there: one line may evaluate on two sets of data."""
         source = fresh if fresh is not None else self._group.source if self._group else None
         frames = list(islice(user_frames(sys._getframe(1)), DEPTH))
-        key = (
-            id(module),
-            id(source),
-            *(_call(f.f_code, f.f_lasti) if i else (f.f_code, f.f_lineno) for i, f in enumerate(frames)),
-        )
+        led = [_call(f.f_code, f.f_lasti) for f in frames[1:]]
+        key = id(module), id(source), *[(f.f_code, f.f_lineno) for f in frames[:1]], *led
         if key not in self._groups and len(self._groups) < MOST_EVALUATIONS:
             self._groups[key] = _Group(self._described(module, frames), source, _searchable(module))
         return self._groups.get(key)
@@ -212,7 +209,7 @@ def _evaluated_on(group: _Group, trained: set[int], numbers: list[int]) -> None:
 
 @lru_cache(maxsize=4096)
 def _call(code: CodeType, at: int) -> tuple[CodeType, Any]:
-    """The place in the source of the call that runs there: the instruction itself may move as the interpreter adapts."""
+    """The place in the source of the call that runs there: the instruction moves as the interpreter adapts."""
     return code, next(islice(code.co_positions(), at // 2, None), at)
 
 
