@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from whyloss.core.finding import Boundary, Finding, Severity
+from whyloss.core.finding import Boundary, Finding, Place, Severity
 from whyloss.core.run import Run
 from whyloss.core.sample import falling, flat, sample_run
 from whyloss.diagnosis import diagnose
-from whyloss.diagnosis.fold import fold
+from whyloss.diagnosis.fold import fold, merged
 
 
 def finding(name: str, **fields: Any) -> Finding:
@@ -18,6 +18,15 @@ def test_a_cause_takes_its_symptoms_under_it():
     roots, folded = fold([finding("flat", symptom=True), finding("zero", explains=("flat",))])
     assert [f.name for f in roots] == ["zero"]
     assert folded == {"flat": "zero"}
+
+
+def test_what_several_optimizers_show_at_one_line_is_one_finding():
+    """The first stays and says how many there are; what stands at another line is another finding."""
+    here, there = Place(file="train.py", line=7), Place(file="train.py", line=9)
+    given = [
+        finding("noisy", message=f"level {k}", place=p, first_step=k) for k, p in enumerate((here, there, here, here))
+    ]
+    assert [f.message for f in merged(given)] == ["level 0 (and 2 more like it at this line)", "level 1"]
 
 
 def test_a_symptom_can_name_the_cause_itself():

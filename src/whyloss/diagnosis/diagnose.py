@@ -9,7 +9,7 @@ from whyloss.core.finding import Finding, Outcome, Passed, Skipped
 from whyloss.core.report import Cause, Cost, Report, RuledOut, Status, Symptom, Training, Verdict
 from whyloss.core.run import Run, Trace
 from whyloss.core.series import Series
-from whyloss.diagnosis.fold import fold, rank
+from whyloss.diagnosis.fold import fold, merged, rank
 from whyloss.rules import Rule, all_rules
 from whyloss.rules.rule import RUN_FOLDER
 
@@ -19,7 +19,7 @@ CURVE_UPDATES = 20  # below that many updates a curve says nothing, and "healthy
 def diagnose(run: Run, *, folder: str = "") -> Report:
     """The report of a run. The verdict is `nothing-seen` where no cause, update or backward pass was observed."""
     outcomes = run_rules(run)
-    findings = [o for o in outcomes if isinstance(o, Finding)]
+    findings = merged(o for o in outcomes if isinstance(o, Finding))
     roots, folded = fold(findings)
     causes = tuple(_cause(f, findings, folded, folder) for f in roots)
     alarms = [f for f in roots if f.severity.alarm]

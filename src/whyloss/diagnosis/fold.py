@@ -1,6 +1,9 @@
 """Folds findings under the findings that explain them, so that one root stands on top."""
 
-from whyloss.core.finding import Finding
+from collections.abc import Iterable
+from dataclasses import replace
+
+from whyloss.core.finding import Finding, Place
 
 
 def explains(cause: Finding, other: Finding) -> bool:
@@ -24,6 +27,18 @@ def fold(findings: list[Finding]) -> tuple[list[Finding], dict[str, str]]:
     roots = [f for f in ordered if id(f) not in parent]
     folded = {f.name: _root(f, parent).name for f in ordered if id(f) in parent}
     return roots, folded
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings of one name and severity at one line, of several optimizers, as the first of them."""
+    same: dict[tuple[str, str, Place], list[Finding]] = {}
+    for f in findings:
+        same.setdefault((f.name, f.severity, f.place), []).append(f)
+    return [_with_count(fs[0], len(fs) - 1) for fs in same.values()]
+
+
+def _with_count(finding: Finding, more: int) -> Finding:
+    return replace(finding, message=f"{finding.message} (and {more} more like it at this line)") if more else finding
 
 
 def _over(cause: Finding, other: Finding) -> bool:
