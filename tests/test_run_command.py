@@ -214,6 +214,7 @@ class Running:
             stderr=stderr,
             env=environment(**(env or {})),
             start_new_session=True,
+            preexec_fn=_hears_interrupts,
         )
 
     def until_updates(self, number: int) -> None:
@@ -240,6 +241,11 @@ class Running:
     def end(self) -> Ran:
         out, err = self.process.communicate(timeout=60)
         return Ran(self.process.returncode, out.decode(), (err or b"").decode(), self.folder)
+
+
+def _hears_interrupts() -> None:
+    """Even where the tests themselves run in the background, ignoring them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def clock(line: str) -> float:
