@@ -10,7 +10,7 @@ import torch
 from whyloss.core import step_graph as plain
 from whyloss.core.probe import Probe
 from whyloss.tape.probes.alignment import shift_of
-from whyloss.tape.probes.bench import MOST_BYTES, Bench, Made, NotMade, Pair, difference, unchanged
+from whyloss.tape.probes.bench import Bench, Made, NotMade, Pair, difference, unchanged
 from whyloss.tape.tape import Leaf, Role
 
 NAME = "batch-independence"
@@ -197,20 +197,9 @@ def _located(bench: Bench, batch: Batch, one: int, numbers: Mapping[str, Any]) -
 
 def _first_meeting(bench: Bench, batch: Batch, one: int) -> plain.Op | None:
     """The first call in whose result more than the slice of the changed example changes."""
-    values = bench.graph.values
-    looked = {
-        n: op
-        for op in reversed(bench.graph.ops)  # a dropout of nothing hands on what it is given
-        for n in op.outputs
-        if values[n].floating and batch.size in values[n].shape
-    }
-    if sum(prod(values[n].shape) * 8 for n in looked) > MOST_BYTES:
-        return None
-    before = bench.play(keep=looked)
-    after = bench.play(_others(bench, batch, one), looked)
-    for n, op in reversed(looked.items()):
-        gap, same = difference(before[n], after[n]), unchanged(before[n])
+
+    def differs(gap: torch.Tensor, same: float) -> bool:
         axes = [i for i, size in enumerate(gap.shape) if size == batch.size]  # features may be as many as examples
-        if all(_rest(gap.movedim(i, 0), one).amax() > same for i in axes) and gap.numel() > batch.size:
-            return op
-    return None
+        return all(_rest(gap.movedim(i, 0), one).amax() > same for i in axes) and gap.numel() > batch.size
+
+    return bench.first_call(_others(bench, batch, one), lambda shape: batch.size in shape, differs)

@@ -141,6 +141,27 @@ class Bench:
     def compared(self) -> frozenset[int]:
         return frozenset(n for pair in self.pairs for n in (pair.prediction, pair.target))
 
+    def first_call(
+        self,
+        leaves: Mapping[int, torch.Tensor],
+        wanted: Callable[[tuple[int, ...]], bool],
+        differs: Callable[[torch.Tensor, float], bool],
+    ) -> plain.Op | None:
+        """The first call whose result, of a wanted shape, differs with these leaves: `differs` is given the gap, and
+        how large rounding may make it. None where there is none, or there is too much to compare."""
+        values = self.graph.values
+        looked = {
+            n: op
+            for op in reversed(self.graph.ops)  # a dropout of nothing hands on what it is given
+            for n in op.outputs
+            if values[n].floating and wanted(values[n].shape)
+        }
+        if sum(prod(values[n].shape) * 8 for n in looked) > MOST_BYTES:
+            return None
+        before, after = self.play(keep=looked), self.play(leaves, looked)
+        first = (n for n in reversed(looked) if differs(difference(before[n], after[n]), unchanged(before[n])))
+        return next((looked[n] for n in first), None)
+
     def place_of(self, leaf: Leaf) -> Place:
         """Where a leaf is first used."""
         return next((op.place for op in self.tape.ops if leaf.index in op.inputs), Place())

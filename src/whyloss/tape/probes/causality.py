@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 
 import torch
 
 from whyloss.core.finding import Place
 from whyloss.core.probe import Probe
 from whyloss.tape.probes.alignment import Shift, related
-from whyloss.tape.probes.bench import MOST_BYTES, Bench, NotMade, difference, unchanged
+from whyloss.tape.probes.bench import Bench, NotMade, difference, unchanged
 
 NAME = "causality"
 
@@ -52,18 +51,10 @@ def probe(bench: Bench) -> Iterator[Probe]:
 def _where(bench: Bench, shift: Shift, changed: torch.Tensor, blind: int) -> Place | None:
     """The first call in whose result a place changes that may see nothing of what was changed; of those results that
     have one axis as long as the sequence."""
-    values, length = bench.graph.values, shift.leaf.value.shape[shift.axis]
-    looked = {
-        n: op
-        for op in reversed(bench.graph.ops)
-        for n in op.outputs
-        if values[n].floating and values[n].shape.count(length) == 1
-    }
-    if sum(prod(values[n].shape) * 8 for n in looked) > MOST_BYTES:
-        return None
-    before, after = bench.play(keep=looked), bench.play({shift.leaf.index: changed}, looked)
-    for n, op in reversed(looked.items()):
-        early = difference(before[n], after[n]).narrow(values[n].shape.index(length), 0, blind)
-        if float(early.amax()) > unchanged(before[n]):
-            return replace(op.place, module=op.module or None, op=op.name)
-    return None
+    length = shift.leaf.value.shape[shift.axis]
+
+    def differs(gap: torch.Tensor, same: float) -> bool:
+        return float(gap.narrow(gap.shape.index(length), 0, blind).amax()) > same
+
+    op = bench.first_call({shift.leaf.index: changed}, lambda shape: shape.count(length) == 1, differs)
+    return replace(op.place, module=op.module or None, op=op.name) if op is not None else None
