@@ -87,14 +87,14 @@ def slope_along(values: Floats) -> Slope:
     v = values[at]
     i, j = np.triu_indices(len(v), 1)
     per = float(np.median((v[j] - v[i]) / (at[j] - at[i])))
-    steps, pairs = np.diff(v), v[2:] - v[:-2]  # two by two where layers alternate, as in residual blocks
-    steady = [float(np.mean(np.sign(d) == np.sign(per))) for d in (steps, pairs if len(v) >= ALTERNATING else steps)]
+    steps = np.diff(v)
+    ways = [steps, v[2:] - v[:-2]] if len(v) >= ALTERNATING else [steps]  # two by two: layers of blocks alternate
     way = float(v[-1] - v[0])
     with np.errstate(over="ignore"):
         return Slope(
             per_layer=float(np.exp(per)),
             total=float(np.exp(way)),
-            steady=max(steady),
+            steady=max(float(np.mean(np.sign(d) == np.sign(per))) for d in ways),
             jump=float(np.max(np.abs(steps)) / abs(way)) if way else np.inf,
         )
 

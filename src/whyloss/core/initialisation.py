@@ -23,6 +23,11 @@ GAINS = (1.0, math.sqrt(2.0), 5 / 3)  # linear, ReLU, tanh
 FIXED = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)  # standard deviations that people and libraries write down
 
 
+def gates(tensor: Tensor) -> int:
+    """How many rows of a weight one unit has: several in a recurrent layer."""
+    return GATES.get(tensor.kind, 1)
+
+
 def looks_untrained(tensor: Tensor) -> bool | None:
     """True where the values are those of a fresh initialisation, PyTorch's own or a customary one; None: can't tell."""
     default = looks_default(tensor)

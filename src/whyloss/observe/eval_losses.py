@@ -73,16 +73,16 @@ class EvalLosses:
                 result = original(*args, **kwargs)
             finally:
                 self._inside = False
-            if (
-                isinstance(result, torch.Tensor) and not result.requires_grad
-            ):  # of a pass that was made without gradients
-                self._guard(self._note, kind, result, args, kwargs)
+            self._guard(self._note, kind, result, args, kwargs)
             return result
 
         return call
 
-    def _note(self, kind: str, result: torch.Tensor, args: Any, kwargs: Any) -> None:
-        if len(self._values) >= MOST or result.numel() != 1:
+    def _note(self, kind: str, result: Any, args: Any, kwargs: Any) -> None:
+        """Of a pass that was made without gradients; the loss may be computed where they are on again."""
+        if len(self._values) >= MOST or not isinstance(result, torch.Tensor):
+            return
+        if result.requires_grad or result.numel() != 1:
             return
         given = args[0] if args else kwargs.get("input")
         n = max(len(given), 1) if isinstance(given, torch.Tensor) and given.ndim else 1

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from whyloss.core.finding import Place
-from whyloss.core.initialisation import GATES
+from whyloss.core.initialisation import gates
 from whyloss.core.lines import place_at, user_line
 from whyloss.core.run import Module, Objective, Tensor
 from whyloss.core.series import ABSENT, Floats
@@ -531,8 +531,8 @@ def _put_rate(row: Row, column: int, rate: Any) -> None:
 
 def _by_gate(t: Tensor, p: torch.Tensor) -> torch.Tensor:
     """[gates, units, inputs]: the gates of one recurrent unit stand apart in its weight."""
-    gates = GATES.get(t.kind or "", 1)
-    return p.reshape(gates if p.shape[0] % gates == 0 else 1, -1, *p.shape[1:])
+    count = gates(t)
+    return p.reshape(count if p.shape[0] % count == 0 else 1, -1, *p.shape[1:])
 
 
 def _has_rows(t: Tensor) -> bool:

@@ -46,8 +46,7 @@ class Targets:
     def _count(self, target: torch.Tensor, classes: int, ignore_index: int) -> None:
         ids = target.reshape(-1)
         keep = ((ids != ignore_index) & (ids >= 0) & (ids < classes)).double()
-        counts = torch.zeros(classes, dtype=torch.float64, device=ids.device)
-        self._pool_counts(counts.scatter_add_(0, ids.clamp(0, classes - 1), keep))
+        self._pool_counts(_occurrences(ids.clamp(0, classes - 1), keep, classes))
 
     def _count_predictions(self, op: LossOp) -> None:
         """The likeliest class of each; of one output, which side of one half it is on."""
@@ -59,18 +58,13 @@ class Targets:
             named = torch.stack([given.numel() - positive, positive])
         elif classes is not None and classes <= MOST_CLASSES and given.ndim > 1 and given.shape[1] == classes:
             ids = given.argmax(1).reshape(-1)
-            counts = torch.zeros(classes, dtype=torch.float64, device=ids.device)
-            named = counts.scatter_add_(0, ids, torch.ones_like(ids, dtype=torch.float64))
+            named = _occurrences(ids, torch.ones_like(ids, dtype=torch.float64), classes)
         else:
             return
-        more = self._named is not None and self._named.shape == named.shape
-        self._named = self._named + named if more and self._named is not None else named
+        self._named = _pooled(self._named, named)
 
     def _pool_counts(self, counts: torch.Tensor) -> None:
-        same = self._counts is not None and self._counts.shape == counts.shape
-        self._counts = self._counts + counts if same and self._counts is not None else counts
-        more = self._batch is not None and self._batch.shape == counts.shape
-        self._batch = self._batch + counts if more and self._batch is not None else counts
+        self._counts, self._batch = _pooled(self._counts, counts), _pooled(self._batch, counts)
 
     def _moments(self, target: torch.Tensor) -> None:
         flat = target.double().reshape(target.shape[0] if target.ndim else 1, -1)
@@ -113,3 +107,13 @@ class Targets:
         if self._sums is not None:
             count, total, square = self._sums
             row.later([columns["target/variance"]], (square / count - (total / count) ** 2).clamp_min(0).mean())
+
+
+def _occurrences(ids: torch.Tensor, weights: torch.Tensor, classes: int) -> torch.Tensor:
+    """[classes]: the sum of the weights of each id."""
+    return torch.zeros(classes, dtype=torch.float64, device=ids.device).scatter_add_(0, ids, weights)
+
+
+def _pooled(counts: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
+    """Begins anew where the number of classes is another one."""
+    return counts + more if counts is not None and counts.shape == more.shape else more

@@ -49,16 +49,14 @@ class LabelRange(Rule):
             if op is None or op.kind not in CROSS_ENTROPY or op.classes is None or graph is None:
                 yield self.skipped("needs one loss op with class labels, and a recorded step")
             else:
-                yield (self._ignored(graph) if _one_label_each(graph) else None) or self._judge(
-                    trace, graph, op.classes
-                )
+                yield self._ignored(graph) or self._judge(trace, graph, op.classes)
 
     def _ignored(self, graph: StepGraph) -> Finding | None:
         op = graph.loss_ops[0]
         index = op.arguments.get("ignore_index", -100)
         number = graph.target(op)
         seen = graph.values[number].statistics if number is not None else None
-        if not isinstance(index, int) or seen is None or index != 0 or not seen.zeros > 0:
+        if not isinstance(index, int) or seen is None or index != 0 or not seen.zeros > 0 or not _one_label_each(graph):
             return None
         return self.finding(
             f"ignore_index is {index}, which is the label of {seen.zeros:.0%} of the examples: their class is never "

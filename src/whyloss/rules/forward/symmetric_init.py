@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from whyloss.core.finding import Boundary, Evidence, Outcome, Severity
-from whyloss.core.initialisation import GATES
+from whyloss.core.initialisation import gates
 from whyloss.core.run import Tensor, Trace
 from whyloss.core.sample import sample_run
 from whyloss.rules.rule import Example, Rule, fires, silent, threshold
@@ -64,7 +64,8 @@ class SymmetricInit(Rule):
         how = "and their gradient is exactly 0" if _never_pulled(trace, first) else "although it moves"
         more = f", as are those of {len(found) - 1} more" if len(found) > 1 else ""
         yield self.finding(
-            f"the {_units(first)} units of {first.name} are identical at updates 0 to {spread.steps[-1]} {how}{more}",
+            f"the {first.shape[0] // gates(first)} units of {first.name} are identical at updates 0 to "
+            f"{spread.steps[-1]} {how}{more}",
             Evidence("difference of its rows, ‖W − row 0‖/‖W‖", float(spread.high.max()), self.rounding, "", (0, 1, 2)),
             Evidence("weights with identical rows", len(found), 0, "weights"),
             severity=Severity.ERROR,
@@ -126,11 +127,6 @@ class SymmetricInit(Rule):
             silent("near miss: zero branches, gradients cleared", sample_run(signals=still | same | {rows[2]: 1.3})),
             silent("near miss: two zero factors in a network that moves", sample_run(signals=still | same | moves)),
         )
-
-
-def _units(t: Tensor) -> int:
-    """A recurrent unit has a row in each gate."""
-    return t.shape[0] // GATES.get(t.kind or "", 1)
 
 
 def _followed(trace: Trace, t: Tensor) -> bool:

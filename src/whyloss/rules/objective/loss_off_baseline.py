@@ -161,7 +161,7 @@ def _terms(trace: Trace) -> tuple[_Term, _Term] | None:
 def _cross_entropies(graph: StepGraph) -> Iterator[_Term]:
     for op in graph.loss_ops:
         shape, looks = graph.values[graph.prediction(op)].shape, graph.values[op.outputs[0]].statistics
-        mean = op.kind in CROSS_ENTROPY and op.reduction in (None, "mean") and looks is not None
+        mean = op.kind in CROSS_ENTROPY and op.reduction in (None, "mean")
         if mean and looks is not None and looks.nonfinite == 0 and len(shape) > 1 and shape[1] > 1:
             yield _Term(op, looks.mean, shape[1])
 

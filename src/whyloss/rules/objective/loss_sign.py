@@ -58,11 +58,7 @@ class LossSign(Rule):
         """Of a loss that no function of torch makes: an experiment has compared its value."""
         probes = made(run.probes, trace.index, PROBE)
         ascends = trace.settings.get("maximize") is True
-        if (
-            not probes
-            or probes[-1].outcome not in ("agrees", "negated")
-            or (probes[-1].outcome == "negated") == ascends
-        ):
+        if not probes or probes[-1].outcome != ("agrees" if ascends else "negated"):
             return []
         what, value = probes[-1].subject, probes[-1].number("loss")
         how = f"and {trace.optimizer} has maximize=True" if ascends else "that is negated"

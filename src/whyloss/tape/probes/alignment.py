@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
+from whyloss.core.compared import Pair
 from whyloss.core.probe import Probe
-from whyloss.tape.probes.bench import Bench, NotMade, Pair
+from whyloss.tape.probes.bench import Bench, NotMade
 from whyloss.tape.tape import Leaf, Role
 
 NAME = "target-offset"

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from whyloss.core import step_graph as plain
+from whyloss.core.compared import Pair
 from whyloss.core.probe import Probe
 from whyloss.tape.probes.alignment import shift_of
-from whyloss.tape.probes.bench import Bench, Made, NotMade, Pair, difference, unchanged
+from whyloss.tape.probes.bench import Bench, Made, NotMade, difference, unchanged
 from whyloss.tape.tape import Leaf, Role
 
 NAME = "batch-independence"

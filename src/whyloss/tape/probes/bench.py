@@ -6,7 +6,7 @@ running statistics, so that an example meets no other by way of those.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from whyloss.core import step_graph as plain
-from whyloss.core.by_hand import compared
+from whyloss.core.compared import Pair, pairs
 from whyloss.core.finding import Place
 from whyloss.core.probe import Probe
 from whyloss.core.step_graph import GRAD, StepGraph
@@ -30,16 +30,6 @@ Made = Mapping[int, torch.Tensor]
 
 class NotMade(Exception):
     """An experiment was not made. Says why."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """What a loss compares: the numbers of a prediction and of its target, and the leaf that the target comes from."""
-
-    op: plain.Op
-    prediction: int
-    target: int
-    leaf: plain.Leaf
 
 
 class Bench:
@@ -112,14 +102,7 @@ class Bench:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Of each loss function of torch, where its target is data and not made by the step itself; of a loss that is
-        written by hand, where it says what it compares."""
-        found = []
-        for op in self.graph.loss_ops:
-            number, leaf = self.graph.target(op), self.graph.target_of(op)
-            if number is not None and isinstance(leaf, plain.Leaf) and leaf.role in ("target", "input"):
-                found.append(Pair(op, self.graph.prediction(op), number, leaf))
-        return tuple(found) or tuple(Pair(c.op, c.prediction, c.target, c.leaf) for c in compared(self.graph))
+        return pairs(self.graph)
 
     def one_pair(self) -> Pair:
         if len(self.pairs) != 1:

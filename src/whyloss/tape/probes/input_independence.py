@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from whyloss.core.compared import Pair
 from whyloss.core.probe import Probe
-from whyloss.tape.probes.bench import Bench, NotMade, Pair, difference, is_mask, unchanged
+from whyloss.tape.probes.bench import Bench, NotMade, difference, is_mask, unchanged
 from whyloss.tape.tape import Leaf, Role
 
 NAME = "input-independence"

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import torch
 
 from whyloss.core.baseline import label_entropy
+from whyloss.core.compared import Pair
 from whyloss.core.levels import BINARY, CROSS_ENTROPY
 from whyloss.core.probe import Probe
-from whyloss.tape.probes.bench import Bench, NotMade, Pair
+from whyloss.tape.probes.bench import Bench, NotMade
 from whyloss.tape.tape import Tape
 from whyloss.tape.train import train
 from whyloss.tape.vary import permuted_targets
