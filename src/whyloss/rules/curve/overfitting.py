@@ -1,6 +1,5 @@
 """overfitting."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,10 +83,7 @@ class Overfitting(Rule):
         then, now = _level(train, turned), _level(train, int(s.steps[-1]))
         if then - now <= self.gained * abs(then):
             return None
-        began = (
-            _level(train, 0) if self.alike > then / lowest > 1 / self.alike else lowest
-        )  # evaluated late for the first time
-        gained = max(float(s.values[0]), began) - lowest
+        gained = max(float(s.values[0]), self._began(run, train, then, lowest), lowest) - lowest
         limit = (self.confident if _holds(run, turned) else self.lost) * gained
         return self.finding(
             f"{name} rose from {lowest:.4g} to {end:.4g} while the training loss fell from {then:.4g} to {now:.4g}",
@@ -98,10 +94,12 @@ class Overfitting(Rule):
             first_step=turned,
         )
 
-    def _began(self, run: Run, train: Series, ratio: float) -> float:
-        """The training loss before anything was learned, where it is of the evaluation's kind: that may begin late."""
-        known = [baselines(trace)[0].value for trace in run.traces[:1] if baselines(trace)]
-        return min([_level(train, 0), *known]) if self.alike > ratio > 1 / self.alike else -math.inf
+    def _began(self, run: Run, train: Series, then: float, lowest: float) -> float:
+        """The training loss before anything was learned, no more than that of a constant prediction; `lowest` where it
+        is not of the evaluation's kind. The evaluation itself may begin late."""
+        if not lowest / self.alike < then < lowest * self.alike:
+            return lowest
+        return min([_level(train, 0), *(baselines(trace)[0].value for trace in run.traces[:1] if baselines(trace))])
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
@@ -111,6 +109,7 @@ class Overfitting(Rule):
             accuracy = {} if scores is None else {"val_accuracy": Series.of(scores, steps)}
             return replace(sample_run(**sample), metrics={name: Series.of(values, steps)} | accuracy)
 
+        far = np.r_[300.0, 300.0, 300.0, 300.0, 300.0, falling(195)]
         down, up = np.geomspace(2.0, 0.8, 7), np.linspace(0.8, 2.2, 12)
         drift = np.linspace(0.8, 1.0, 12)
         wobble = 0.4 + 0.03 * np.sin(steps)
@@ -124,6 +123,8 @@ class Overfitting(Rule):
                 "near miss: a drift by a thirtieth of what was gained before the first evaluation",
                 run(np.r_[np.full(3, 0.13), np.linspace(0.12, 0.19, 16)]),
             ),
+            fires("after a start far above the baseline", run(np.r_[down, up], loss=far), Severity.WARNING),
+            fires("from a lowest loss of 0", run(np.r_[np.zeros(7), up], loss=far), Severity.WARNING),
             silent("near miss: both fall", run(np.geomspace(2.0, 0.4, 19))),
             silent("near miss: a noisy level", run(np.r_[down, wobble[7:] * 2])),
             silent("near miss: 0.02 back of 2", run(np.r_[np.geomspace(2.0, 0.03, 7), np.linspace(0.03, 0.05, 12)])),
